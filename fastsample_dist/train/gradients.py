@@ -43,12 +43,16 @@ class LocalGradients:
         return 0.0 if self.waiting is None else self.waiting.seconds
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of all ranks' losses to every parameter's `.grad`.
+        """Make the gradient of all ranks' losses the `.grad` of every parameter.
 
-        Collective: every rank must call this, once per step, with a loss that reaches the same parameters.
+        One that the loss of a rank does not reach takes part with zeros. One process leaves it without a gradient, and
+        adds to those that it finds.
+
+        Collective: every rank must call this, once per step.
 
         Raises:
           RuntimeError: the sum failed or passed its deadline; names rank, step and purpose.
+          ValueError: on several ranks, other parameters require gradients than at the start.
         """
         loss.backward()
 
@@ -62,7 +66,41 @@ class LocalGradients:
         """
 
 
-class DDPGradients(LocalGradients):
+class _SummedGradients(LocalGradients):
+    """What those of several ranks share. Collective: every rank must construct this, with the same model.
+
+    Args:
+      model: the user's model.
+      comm: the ranks' communicator.
+    """
+
+    def __init__(self, model: nn.Module, comm: Communicator) -> None:
+        super().__init__(model)
+        broadcast_parameters(model, comm)
+        self._named = [(name, parameter, parameter.requires_grad) for name, parameter in model.named_parameters()]
+        self._trained = [parameter for _, parameter, is_trained in self._named if is_trained]
+        self._clock = clock_of(next(model.parameters()).device)
+
+    def _forget(self) -> None:
+        """Remove the gradients of the step before, those of parameters that no optimizer has among them.
+
+        Raises:
+          ValueError: see `backward`.
+        """
+        for name, parameter, was_trained in self._named:
+            if parameter.requires_grad != was_trained:
+                raise ValueError(
+                    f"requires_grad of {name} is {not was_trained} but was {was_trained} when the Trainer was made, "
+                    "which chose then whose gradients ranks sum; set it before, or make another Trainer."
+                )
+            parameter.grad = None
+
+    def _unreached(self) -> list[nn.Parameter]:
+        """Those that this rank's loss has not reached."""
+        return [parameter for parameter in self._trained if parameter.grad is None]
+
+
+class DDPGradients(_SummedGradients):
     """torch.distributed: DistributedDataParallel, its buckets summed by the communicator.
 
     One message does not pass the communicator: at the second step DistributedDataParallel broadcasts from rank 0
@@ -76,19 +114,20 @@ class DDPGradients(LocalGradients):
     """
 
     def __init__(self, model: nn.Module, comm: Communicator) -> None:
-        super().__init__(model)
-        broadcast_parameters(model, comm)
+        super().__init__(model, comm)
         self.module = DistributedDataParallel(
             model, process_group=comm.process_group, gradient_as_bucket_view=True, **_no_syncs_of_its_own()
         )
-        self._clock = clock_of(next(model.parameters()).device)
         self._buckets = _BucketSum(comm, self._clock)
         self.module.register_comm_hook(None, self._buckets.start)
 
     def backward(self, loss: Tensor) -> None:
         """See LocalGradients. What backward takes after its last bucket is complete counts as waiting."""
+        self._forget()
         try:
             loss.backward()
+            if unreached := self._unreached():  # no bucket is complete without them
+                torch.autograd.backward(unreached, [torch.zeros_like(parameter) for parameter in unreached])
         except RuntimeError as error:
             self._raise_own(error)
             raise
@@ -130,7 +169,7 @@ def _no_syncs_of_its_own() -> dict[str, bool]:
     return {name: False for name in (buffers, "init_sync") if name in known}
 
 
-class FlatGradients(LocalGradients):
+class FlatGradients(_SummedGradients):
     """Any communicator: one sum over all gradients as one vector, after backward.
 
     Collective: every rank must construct this, with the same model.
@@ -141,20 +180,17 @@ class FlatGradients(LocalGradients):
     """
 
     def __init__(self, model: nn.Module, comm: Communicator) -> None:
-        super().__init__(model)
-        broadcast_parameters(model, comm)
+        super().__init__(model, comm)
         self._comm = comm
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._clock = clock_of(self._parameters[0].device)
 
     def backward(self, loss: Tensor) -> None:
-        """See LocalGradients. A parameter that the loss does not reach takes part with zeros."""
+        """See LocalGradients."""
+        self._forget()
         loss.backward()
         begin = self._clock.mark()
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._unreached():
+            parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in self._trained]
         _write_back(self._comm.all_reduce(_flat(gradients), purpose="gradients"), gradients)
         self.waiting = Lap(self._clock, begin, self._clock.mark())
 

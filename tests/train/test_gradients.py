@@ -75,14 +75,57 @@ def test_models_of_different_sizes_are_refused_on_every_rank():
     assert run_distributed(2, unlike) == [message] * 2
 
 
+class Branches(nn.Module):
+    """The sum of those of its branches that are named."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("first", "second"):
+            setattr(self, name, nn.Linear(1, 1, bias=False))
+        self.third = nn.Linear(1000, 1000, bias=False)  # 4 MB: a DDP bucket of its own
+
+    def forward(self, rows, names):
+        return sum(getattr(self, name)(rows) for name in names).sum()
+
+
 def unreached(ctx):
-    net = nn.ModuleDict({"used": nn.Linear(1, 1, bias=False), "unused": nn.Linear(1, 1, bias=False)})
-    FlatGradients(net, ctx.comm).backward(net["used"](torch.ones(1, 1)).sum())
-    return [parameter.grad.item() for parameter in net.parameters()]
+    """Gradients of the branches after each of some steps, by both ways to sum them."""
+    steps = (["first", "second"], ["first"], (["first"], ["second"])[ctx.rank], ["first", "second"])
+    found = []
+    for wrapper in (DDPGradients, FlatGradients):
+        net = Branches()
+        gradients = wrapper(net, ctx.comm)
+        for names in steps:
+            gradients.backward(gradients.module(torch.full((1, 1), 10.0**ctx.rank), names))
+            found.append([parameter.grad.sum().item() for parameter in net.parameters()])
+    return found
 
 
-def test_a_parameter_without_gradient_takes_part_with_zeros():
-    assert run_distributed(2, unreached) == [[2.0, 0.0]] * 2
+def test_a_parameter_without_gradient_takes_part_with_zeros_and_none_keeps_that_of_the_step_before():
+    expected = [[11.0, 11.0, 0.0], [11.0, 0.0, 0.0], [1.0, 10.0, 0.0], [11.0, 11.0, 0.0]]
+    assert run_distributed(2, unreached) == [2 * expected] * 2
+
+
+def frozen(ctx, wrapper):
+    net, found = nn.Linear(1, 1), []
+    net.bias.requires_grad_(False)
+    gradients = wrapper(net, ctx.comm)
+    for name in ("weight", "bias"):
+        parameter = getattr(net, name)
+        parameter.requires_grad_(not parameter.requires_grad)
+        with pytest.raises(ValueError) as refusal:
+            gradients.backward(gradients.module(torch.ones(1, 1)).sum())
+        parameter.requires_grad_(not parameter.requires_grad)
+        found.append(str(refusal.value))
+    return found
+
+
+@pytest.mark.parametrize("wrapper", [DDPGradients, FlatGradients])
+def test_parameters_that_are_frozen_later_or_no_more_are_refused_by_name(wrapper):
+    for weight, bias in run_distributed(2, frozen, args=(wrapper,)):
+        assert weight.startswith("requires_grad of weight is False but was True when the Trainer was made, ")
+        assert bias.startswith("requires_grad of bias is True but was False when the Trainer was made, ")
+        assert bias.endswith("; set it before, or make another Trainer.")
 
 
 def leave_before_backward(ctx):
