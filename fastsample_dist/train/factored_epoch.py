@@ -26,6 +26,7 @@ from fastsample_dist.train.callbacks import Meeting
 from fastsample_dist.train.generators import kept_generators, seed_generators
 from fastsample_dist.train.group_updates import GroupUpdates, task_seed
 from fastsample_dist.train.metrics import EpochMeter
+from fastsample_dist.train.unshared import buffer_marks, changed_buffer
 
 ENDS_WITHIN_S = 1.0  # between a rank's last connection and the end of its process
 
@@ -147,12 +148,9 @@ class FactoredEpoch:
         Raises:
           ValueError: names the buffer.
         """
-        before = {name: (id(tensor), tensor._version) for name, tensor in self._updates.model.named_buffers()}
+        marks = buffer_marks(self._updates.model)
         yield
-        for name, tensor in self._updates.model.named_buffers():
-            if before.get(name) != (id(tensor), tensor._version):
-                raise ValueError(
-                    f"the model's forward changes its buffer {name}, which with roles would depend on the rank that "
-                    "trains a batch; use a layer without running statistics, such as LayerNorm, or train with roles "
-                    "'none'."
-                )
+        if (changed := changed_buffer(self._updates.model, marks)) is not None:
+            raise ValueError(
+                f"{changed}; use a layer without running statistics, such as LayerNorm, or train with roles 'none'."
+            )

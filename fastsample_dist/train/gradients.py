@@ -9,7 +9,7 @@ through the context's communicator and is counted: purposes "parameters" and "gr
 
 # No postponed annotations here: DistributedDataParallel compares those of its hook with the classes themselves.
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -52,7 +52,7 @@ class LocalGradients:
 
         Raises:
           RuntimeError: the sum failed or passed its deadline; names rank, step and purpose.
-          ValueError: on several ranks, other parameters require gradients than at the start.
+          ValueError: on several ranks, other parameters require gradients than at the start; a sparse gradient.
         """
         loss.backward()
 
@@ -118,7 +118,7 @@ class DDPGradients(_SummedGradients):
         self.module = DistributedDataParallel(
             model, process_group=comm.process_group, gradient_as_bucket_view=True, **_no_syncs_of_its_own()
         )
-        self._buckets = _BucketSum(comm, self._clock)
+        self._buckets = _BucketSum(comm, self._clock, {id(parameter): name for name, parameter, _ in self._named})
         self.module.register_comm_hook(None, self._buckets.start)
 
     def backward(self, loss: Tensor) -> None:
@@ -137,6 +137,8 @@ class DDPGradients(_SummedGradients):
         """Raise what went wrong in a hook: torch wraps it in a message of its own, with the traceback as text."""
         if KeyboardInterrupt.__name__ in str(error):
             raise KeyboardInterrupt from None
+        if self._buckets.sparse is not None:
+            raise ValueError(_sparse(self._buckets.sparse)) from None
         failure = self._buckets.comm.failure
         if failure is not None:
             raise RuntimeError(f"{failure}.") from None
@@ -153,13 +155,17 @@ class _BucketSum:
     C++ is never collected, so the process group's threads would outlive the run and be killed at exit.
     """
 
-    def __init__(self, comm: Communicator, clock: Clock) -> None:
-        self.comm, self._clock = comm, clock
+    def __init__(self, comm: Communicator, clock: Clock, names: Mapping[int, str]) -> None:
+        self.comm, self._clock, self._names = comm, clock, names
         self.last = clock.mark()  # when the last bucket was complete
+        self.sparse: str | None = None  # whose gradient was refused
 
     def start(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         self.last = self._clock.mark()
-        return self.comm.all_reduce_future(bucket.buffer(), purpose="gradients")
+        if (gradient := bucket.buffer()).is_sparse:  # of one parameter, alone in its bucket
+            self.sparse = self._names[id(bucket.parameters()[0])]
+            check_dense(self.sparse, gradient)
+        return self.comm.all_reduce_future(gradient, purpose="gradients")
 
 
 def _no_syncs_of_its_own() -> dict[str, bool]:
@@ -190,6 +196,9 @@ class FlatGradients(_SummedGradients):
         begin = self._clock.mark()
         for parameter in self._unreached():
             parameter.grad = torch.zeros_like(parameter)
+        for name, parameter, is_trained in self._named:
+            if is_trained:
+                check_dense(name, parameter.grad)
         gradients = [parameter.grad for parameter in self._trained]
         _write_back(self._comm.all_reduce(_flat(gradients), purpose="gradients"), gradients)
         self.waiting = Lap(self._clock, begin, self._clock.mark())
@@ -211,6 +220,26 @@ def wrap_model(model: nn.Module, ctx: DistContext) -> LocalGradients:
     if ctx.world_size == 1:
         return LocalGradients(model)
     return (DDPGradients if ctx.comm.uses_torch_distributed else FlatGradients)(model, ctx.comm)
+
+
+def check_dense(name: str, gradient: Tensor | None) -> None:
+    """Refuse a sparse gradient, which several ranks cannot sum.
+
+    Args:
+      name: of the parameter.
+      gradient: of it; None: the loss does not reach it.
+    Raises:
+      ValueError: it is sparse.
+    """
+    if gradient is not None and gradient.layout != torch.strided:
+        raise ValueError(_sparse(name))
+
+
+def _sparse(name: str) -> str:
+    return (
+        f"the gradient of {name} is sparse, which several ranks cannot sum; build the model with sparse=False, or "
+        "train in one process."
+    )
 
 
 def broadcast_parameters(model: nn.Module, comm: Communicator) -> None:

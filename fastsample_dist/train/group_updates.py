@@ -35,7 +35,9 @@ from fastsample_dist.comm.segments import share_segments
 from fastsample_dist.pipeline.tasks import Executor
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.finite import FiniteGuard
+from fastsample_dist.train.gradients import check_dense
 from fastsample_dist.train.machine_sums import MachineSums
+from fastsample_dist.train.unshared import strange_parameters
 
 ALIGNMENT = 64  # bytes; a cache line
 LOSS, NODE, NUM_SEEDS, NUM_GLOBAL_SEEDS = range(4)  # of a task's facts
@@ -126,14 +128,10 @@ class GroupUpdates:
         target = slot if self._staging is None else self._staging
         for (name, parameter), piece in zip(self._named, self._pieces(target), strict=True):
             gradient = next(gradients) if parameter.requires_grad else None
+            check_dense(name, gradient)
             if gradient is None:
                 piece.zero_()
                 continue
-            if gradient.layout != torch.strided:
-                raise ValueError(
-                    f"the gradient of {name} is sparse, which tasks of ranks with roles cannot share; build the model "
-                    "with sparse=False, or train with roles 'none'."
-                )
             piece.copy_(gradient.reshape(-1))
         if target is not slot:
             slot.copy_(target)
@@ -218,14 +216,8 @@ class GroupUpdates:
         return vector.split([parameter.numel() for parameter in self._parameters])
 
     def _check_optimizer(self) -> None:
-        known = {id(parameter) for parameter in self._parameters}
-        given = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
-        strangers = sum(id(parameter) not in known for parameter in given)
-        if strangers:
-            raise ValueError(
-                f"{strangers} of the optimizer's {len(given)} parameters are not the model's, so ranks with roles do "
-                "not share their gradients; make them part of the model, or train with roles 'none'."
-            )
+        if (strange := strange_parameters(self.model, self._optimizer)) is not None:
+            raise ValueError(f"{strange}; make them part of the model, or train with roles 'none'.")
 
 
 def task_seed(rng_seed: int, step: int, virtual_rank: int) -> int:

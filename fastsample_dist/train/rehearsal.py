@@ -10,10 +10,11 @@ those that a GPU without topology would hold shows what trainers would take.
 from __future__ import annotations
 
 import copy
+import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 
@@ -29,6 +30,10 @@ from fastsample_dist.pipeline.roles import Choice, EpochShape, StageTimes, choos
 from fastsample_dist.pipeline.task_batch import pack
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.generators import kept_generators
+from fastsample_dist.train.gradients import check_dense
+from fastsample_dist.train.unshared import buffer_marks, changed_buffer, strange_parameters
+
+logger = logging.getLogger(__name__)
 
 WARM_UP, MEASURED = 1, 4  # batches of every rank
 TURNS = 3  # of ranks that train together and one that trains alone, two batches each
@@ -38,7 +43,7 @@ LossOfBatch = Callable[[MiniBatch, Tensor], Tensor]
 
 def rehearse_roles(
     ctx: DistContext, loader: DistLoader, model: nn.Module, optimizer: torch.optim.Optimizer, compute_loss: LossOfBatch
-) -> Choice:
+) -> Choice | None:
     """Choose the roles of a loader's ranks. Collective: every rank must call this, with the same arguments.
 
     Args:
@@ -48,15 +53,40 @@ def rehearse_roles(
       optimizer: over it.
       compute_loss: called with a batch and its features -> the batch's share of the loss.
     Returns:
-      The same choice on all ranks; the loader does not have it yet.
+      The same choice on all ranks; the loader does not have it yet. None: there is none, since ranks with roles would
+      refuse the model, and rank 0 logs why.
     Raises:
-      ValueError: not one part per rank, where roles would train other batches than time sharing.
+      ValueError: not one part per rank, where roles would train other batches than time sharing; a sparse gradient.
     """
     num_parts = loader.data.manifest.num_parts
     agree(ctx, lambda: _check_parts(num_parts, ctx.world_size))
-    times, cores = _measured(ctx, loader, model, optimizer, compute_loss)
+    with _left_as_before(ctx, loader, model):
+        marks = buffer_marks(model)
+        ctx.comm.barrier(purpose=PURPOSE)
+        batches, train = _batch_times(ctx, loader, model, compute_loss)
+        own = strange_parameters(model, optimizer) or changed_buffer(model, marks)
+        reasons = [why for why in ctx.comm.all_gather_object(own, purpose=PURPOSE) if why is not None]
+        if reasons:
+            if ctx.rank == 0:
+                logger.warning("roles 'auto' are none: %s.", reasons[0])
+            return None
+        times, cores = _measured(ctx, loader, model, optimizer, batches, train)
     shape = EpochShape(len(loader) * num_parts, cores, num_parts, prefetches=loader.options.prefetch > 0)
     return choose_roles(times, shape, ctx.world_size)
+
+
+@contextmanager
+def _left_as_before(ctx: DistContext, loader: DistLoader, model: nn.Module) -> Iterator[None]:
+    """The loader begins with a whole epoch; afterwards loader, torch's generators and buffers are as before."""
+    epoch, buffers = loader.epoch, {name: buffer.clone() for name, buffer in model.named_buffers()}
+    if loader.num_steps(epoch) < len(loader):  # it was resumed: few batches may be left of it, or none
+        loader.set_epoch(epoch + 1)
+    with kept_generators(ctx.device):
+        yield
+    loader.set_epoch(epoch)
+    for name, buffer in model.named_buffers():
+        if name in buffers:
+            buffer.copy_(buffers[name])
 
 
 def _check_parts(num_parts: int, world_size: int) -> None:
@@ -68,21 +98,17 @@ def _check_parts(num_parts: int, world_size: int) -> None:
 
 
 def _measured(
-    ctx: DistContext, loader: DistLoader, model: nn.Module, optimizer: torch.optim.Optimizer, compute_loss: LossOfBatch
+    ctx: DistContext,
+    loader: DistLoader,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[tuple[float, ...]],
+    train: Callable[[], float],
 ) -> tuple[StageTimes, float]:
     """(medians over the batches of all ranks as one takes that works alone, how many such ranks there is room for)"""
-    epoch, buffers = loader.epoch, [buffer.clone() for buffer in model.buffers()]
-    if loader.num_steps(epoch) < len(loader):  # it was resumed: few batches may be left of it, or none
-        loader.set_epoch(epoch + 1)
-    ctx.comm.barrier(purpose=PURPOSE)
-    with kept_generators(ctx.device):
-        batches, train = _batch_times(ctx, loader, model, compute_loss)
-        own_alone = _time_alone(ctx, train)
-        update_s = _update_seconds(ctx, model, optimizer)
-        sum_s = _sum_seconds(ctx, model)
-    loader.set_epoch(epoch)
-    for buffer, before in zip(model.buffers(), buffers, strict=True):
-        buffer.copy_(before)
+    own_alone = _time_alone(ctx, train)
+    update_s = _update_seconds(ctx, model, optimizer)
+    sum_s = _sum_seconds(ctx, model)
     everybody = ctx.comm.all_gather_object((batches, update_s, own_alone, sum_s), purpose=PURPOSE)
     stages = zip(*(times for batches, *_ in everybody for times in batches), strict=True)
     sum_s = statistics.median(seconds for *_, seconds in everybody)
@@ -105,12 +131,16 @@ def _batch_times(
     """(seconds of sampling, fetching, training and handing over some batches, and of fetching them on a rank that only
     trains; trains the last one again)
     """
-    clock, trained, found = clock_of(ctx.device), [p for p in model.parameters() if p.requires_grad], []
+    clock, found = clock_of(ctx.device), []
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
     def train(batch: MiniBatch, features: Tensor) -> float:
         begin = clock.mark()
-        torch.autograd.grad(compute_loss(batch, features), trained, allow_unused=True)
-        return Lap(clock, begin, clock.mark()).seconds
+        gradients = torch.autograd.grad(compute_loss(batch, features), [*trained.values()], allow_unused=True)
+        seconds = Lap(clock, begin, clock.mark()).seconds
+        for name, gradient in zip(trained, gradients, strict=True):
+            check_dense(name, gradient)
+        return seconds
 
     with closing(iter(loader)) as batches:
         for batch in islice(batches, WARM_UP + MEASURED):

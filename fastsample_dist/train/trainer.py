@@ -269,7 +269,8 @@ class Trainer:
         Collective: every rank must call this, with loaders of the same arguments.
 
         Returns:
-          The predictions and the choice, the same on all ranks; None: there was nothing to choose.
+          The predictions and the choice, the same on all ranks; None: there was nothing to choose, or ranks with roles
+          would refuse the model, and rank 0 logs why.
         Raises:
           ValueError: as rehearse_roles.
         """
@@ -278,8 +279,8 @@ class Trainer:
         self.model.train()
         self._expect(loader)
         choice = rehearse_roles(self._ctx, loader, self.model, self._optimizer, partial(self._loss, self.model))
-        loader.take_roles(choice.chosen)
-        if self._ctx.rank == 0:
+        loader.take_roles(None if choice is None else choice.chosen)
+        if choice is not None and self._ctx.rank == 0:
             logger.info("%s", choice)
         return choice
 

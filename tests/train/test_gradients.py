@@ -128,6 +128,23 @@ def test_parameters_that_are_frozen_later_or_no_more_are_refused_by_name(wrapper
         assert bias.endswith("; set it before, or make another Trainer.")
 
 
+def sparse(ctx, wrapper):
+    net = nn.Sequential(nn.Embedding(3, 2, sparse=True), nn.Linear(2, 1))
+    gradients = wrapper(net, ctx.comm)
+    with pytest.raises(ValueError) as refusal:
+        gradients.backward(gradients.module(torch.tensor([1])).sum())
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("wrapper", [DDPGradients, FlatGradients])
+def test_a_sparse_gradient_is_refused_by_name(wrapper):
+    for message in run_distributed(2, sparse, args=(wrapper,)):
+        assert message == (
+            "the gradient of 0.weight is sparse, which several ranks cannot sum; build the model with sparse=False, or "
+            "train in one process."
+        )
+
+
 def leave_before_backward(ctx):
     gradients = wrap_model(make_net(seed=0), ctx)
     loss = gradients.module(torch.ones(1, 300, dtype=torch.float64)).sum()

@@ -1,14 +1,17 @@
 """Roles "auto": what the rehearsal leaves (nothing), and that the run is that of the roles chosen."""
 
+import logging
+
 import pytest
 import torch
+from torch import nn
 
 from fastsample_dist import DistData, DistLoader, Roles
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import rehearsal
 from fastsample_dist.train.trainer import Trainer
-from tests.train.task import make_model, make_task
+from tests.train.task import FEATURE_DIM, make_model, make_task
 
 BATCH, FANOUTS = 8, (4, 3)
 
@@ -88,6 +91,75 @@ def resumed(ctx, path):
 def test_a_resumed_run_chooses_by_a_whole_epoch_however_little_is_left_of_the_one_under_way(path):
     for (*none, tasks, steps), (*one, of_one, _) in run_distributed(2, resumed, args=(path,)):
         assert none == [0, 0] and one == [1, 0] and tasks == of_one == 2 * steps
+
+
+class Counts(nn.Module):
+    """Replaces a buffer by another tensor in every forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, rows):
+        self.count = self.count + 1
+        return rows
+
+
+class Embeds(nn.Embedding):
+    """Its gradient is sparse."""
+
+    def __init__(self):
+        super().__init__(1, FEATURE_DIM, sparse=True)
+
+    def forward(self, rows):
+        return rows + super().forward(torch.zeros(len(rows), dtype=torch.int64))
+
+
+class Layered(nn.Module):
+    """make_model("sage") behind a layer on the features."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.inner, self.layer = make_model("sage").float(), layer
+
+    def forward(self, mfgs, features):
+        return self.inner(mfgs, self.layer(features))
+
+
+LAYERS = {"statistics": lambda: nn.BatchNorm1d(FEATURE_DIM), "replaced": Counts, "strange": nn.Identity}
+
+
+def unshared(ctx, path):
+    """Per layer (what was chosen, what was logged); what a sparse gradient is refused by."""
+    rehearsal.choose_roles, found, said = None, {}, []  # never called
+    logging.getLogger("fastsample_dist").addHandler(handler := logging.Handler())
+    handler.emit = lambda record: said.append(record.getMessage())
+    for name, layer in LAYERS.items():
+        model, strange = Layered(layer()), [nn.Parameter(torch.ones(1))] if name == "strange" else []
+        before = [tensor.clone() for tensor in model.state_dict().values()]
+        loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles="auto")
+        choice = Trainer(model, torch.optim.Adam([*model.parameters(), *strange]), ctx).settle_roles(loader)
+        assert all(map(torch.equal, before, model.state_dict().values())) and loader.epoch == 0
+        found[name] = choice, loader.roles, loader.executor, said[-1:]
+        said.clear()
+    model = Layered(Embeds())
+    loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles="auto")
+    with pytest.raises(ValueError) as refused:
+        Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), ctx).settle_roles(loader)
+    return found, str(refused.value)
+
+
+def test_auto_is_none_on_all_ranks_for_what_ranks_with_roles_refuse(path):
+    started = {
+        "statistics": "roles 'auto' are none: the model's forward changes its buffer layer.",
+        "replaced": "roles 'auto' are none: the model's forward changes its buffer layer.count, which with roles ",
+        "strange": "roles 'auto' are none: 1 of the optimizer's ",
+    }
+    for rank, (found, sparse) in enumerate(run_distributed(2, unshared, args=(path,))):
+        assert sparse.startswith("the gradient of layer.weight is sparse, which several ranks cannot sum; ")
+        for name, (*chosen, said) in found.items():
+            assert chosen == [None, None, None] and len(said) == (rank == 0)
+            assert all(line.startswith(started[name]) and line.endswith(".") for line in said), said
 
 
 def test_the_skew_is_by_how_much_the_slowest_rank_was_behind_the_mean():
