@@ -263,6 +263,10 @@ class Visits:
     def clear_epoch(self) -> None:
         """Begin an epoch."""
         self._all += self._counts()
+        self.drop_epoch()
+
+    def drop_epoch(self) -> None:
+        """Begin an epoch in place of the one under way, which counts no more."""
         self._epoch.zero_()
 
     def counts(self, in_place: Iterable[tuple[int, int]], *, all_epochs: bool = False) -> Tensor:

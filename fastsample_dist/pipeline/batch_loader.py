@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 
 import torch
 
@@ -169,6 +169,10 @@ class BatchLoader(ABC):
         """Report the rows that are fetched from now on as that epoch's. Collective: every rank must call this."""
         if self._fetched is not None:
             self._fetched.begin(epoch)
+
+    def left_out(self) -> AbstractContextManager[None]:
+        """In the block one iteration may be begun, of which nothing is reported. Collective as `begin_epoch`."""
+        return nullcontext() if self._fetched is None else self._fetched.left_out()
 
     def __iter__(self) -> Iterator[MiniBatch]:
         """Batches of one epoch, transformed where that was asked for.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 
@@ -67,11 +68,18 @@ class FetchRecord:
 
     def begin(self, epoch: int) -> None:
         """Count what comes from now on as that epoch's, anew where it was counted before. Collective as `report`."""
-        if self._epoch is not None:
-            self._done[self._epoch] = self._current()
-        self._epoch, self._before, self._last = epoch, copy(self._features.tally), None
+        self._end_epoch()
+        self._epoch, self._before = epoch, copy(self._features.tally)
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Report nothing of what is fetched in the block, of an epoch or less. Collective as `report`."""
+        self._end_epoch()
+        made = copy(self._features.tally)
+        yield
+        self._features.tally, self._epoch = made, None
         if self._visits is not None:
-            self._visits.clear_epoch()
+            self._visits.drop_epoch()
 
     def report(self, epoch: int | None) -> CacheReport:
         """Of one epoch, or of all that were made (None). Collective where ranks share the cache.
@@ -87,6 +95,13 @@ class FetchRecord:
             made = ", ".join(str(number) for number in sorted({*self._done, self._epoch} - {None})) or "none"
             raise ValueError(f"epoch is {epoch}, of which no batch was made; expected one of those made: {made}.")
         return self._done[epoch]
+
+    def _end_epoch(self) -> None:
+        if self._epoch is not None:
+            self._done[self._epoch] = self._current()
+        self._epoch, self._last = None, None
+        if self._visits is not None:
+            self._visits.clear_epoch()
 
     def _current(self) -> CacheReport:
         rows = self._features.tally.since(self._before)

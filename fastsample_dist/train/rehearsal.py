@@ -77,11 +77,11 @@ def rehearse_roles(
 
 @contextmanager
 def _left_as_before(ctx: DistContext, loader: DistLoader, model: nn.Module) -> Iterator[None]:
-    """The loader begins with a whole epoch; afterwards loader, torch's generators and buffers are as before."""
+    """Let the loader begin with a whole epoch; then loader, reports, torch's generators and buffers are as before."""
     epoch, buffers = loader.epoch, {name: buffer.clone() for name, buffer in model.named_buffers()}
     if loader.num_steps(epoch) < len(loader):  # it was resumed: few batches may be left of it, or none
         loader.set_epoch(epoch + 1)
-    with kept_generators(ctx.device):
+    with kept_generators(ctx.device), loader.left_out():
         yield
     loader.set_epoch(epoch)
     for name, buffer in model.named_buffers():

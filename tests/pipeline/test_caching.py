@@ -1,6 +1,9 @@
 """A cache of feature rows changes neither batches nor features; hits and bytes are those that one process predicts."""
 
-from itertools import chain
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
 from types import SimpleNamespace
 
 import pytest
@@ -198,6 +201,29 @@ def test_rows_that_stay_are_those_that_one_process_predicts(ahead, paths):
                 first &= set(rule.nodes.tolist())  # a row that left and came back was kept, not cached
         assert found["prefetch"][1] == found["hybrid"][1] == found["vanilla"][1]
         assert sum(kept for *_, kept, _ in found["hybrid"][1]) > 0
+
+
+def with_an_epoch_left_out(ctx, path):
+    """Reports of two epochs and of the run: of a loader between whose epochs batches were left out, and of another."""
+    data, found = DistData.load(path, ctx), []
+    for is_asked in (True, False):
+        loader = DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(TENTH), **PAIRED)
+        rows = len(list(loader)) and loader.rows.inputs
+        if is_asked:
+            with loader.left_out(), closing(iter(loader)) as batches:
+                assert len(list(islice(batches, 2))) == 2
+            loader.set_epoch(1)
+            assert loader.rows.inputs == rows
+            assert refused(partial(loader.cache_report, 1)).startswith("epoch is 1, of which no batch was made; ")
+        list(loader)
+        reports = [loader.cache_report(epoch) for epoch in (0, 1, None)]
+        found.append([replace(report, score_s=0.0, load_s=0.0) for report in reports])
+    return found
+
+
+def test_batches_that_are_left_out_are_in_no_report(paths):
+    for asked, plain in run_distributed(2, with_an_epoch_left_out, args=(paths[2],)):
+        assert asked == plain and plain[2].inputs == plain[0].inputs + plain[1].inputs > 0
 
 
 # ---- what else a loader can be asked for ----

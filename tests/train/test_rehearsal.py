@@ -39,7 +39,9 @@ def trained(ctx, path, roles, chosen=None):
     assert all(map(torch.equal, before, model.parameters()))
     assert torch.equal(state, torch.get_rng_state())
     assert loader.epoch == 0 and all(parameter.grad is None for parameter in model.parameters())
+    assert loader.rows.inputs == 0
     losses = [trainer.run_epoch(loader).loss for _ in range(2)]
+    assert loader.cache_report().inputs == sum(loader.cache_report(epoch).inputs for epoch in range(2)) > 0
     rehearsal.choose_roles = predicted
     return [p.detach() for p in model.parameters()], losses, str(loader.roles), choice
 
