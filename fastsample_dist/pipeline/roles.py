@@ -98,7 +98,8 @@ class Roles:
       samplers, trainers: numbers of ranks, >= 1 each.
       switching: samplers train, too, once all tasks of the epoch are sampled and where it pays.
       queue_bytes: of shared memory for sampled tasks, at most.
-      times: of the stages, instead of measuring them; for roles "auto" and for the profit of switching.
+      times: of the stages; `standby_s` is read, for the profit of switching. None: what a sampler needed for tasks
+        before, or what the trainers need. To choose roles by times that are known: `choose_roles`.
     Raises:
       ValueError: no sampler, no trainer, queue_bytes < LEAST_QUEUE_BYTES, or times of another type.
     Source: GNNLab, section 5.
@@ -116,7 +117,7 @@ class Roles:
             checks.whole(name, getattr(self, name), least)
         checks.flag("switching", self.switching)
         if self.times is not None and not isinstance(self.times, StageTimes):
-            raise ValueError(f"times is {self.times!r}; expected StageTimes, or None to measure them.")
+            raise ValueError(f"times is {self.times!r}; expected StageTimes or None.")
 
     def __str__(self) -> str:
         """As on the command line: "1+3"."""
