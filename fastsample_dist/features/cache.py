@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.hot_rows import HotRows
-from fastsample_dist.features.policies import POLICIES, PRESAMPLE_EPOCHS, Lookahead
+from fastsample_dist.features.policies import MOST_AHEAD, POLICIES, PRESAMPLE_EPOCHS, Lookahead
 from fastsample_dist.features.sharers import Sharers
 from fastsample_dist.memory_sizes import available_bytes, format_size
 from fastsample_dist.ops import checks
@@ -40,7 +40,8 @@ class FeatureCache:
         "degree": by out-degree; "random"; "oracle": by how often the run's own first `presample_epochs` epochs need
         them, for reports; "none": no cache. "auto": vip, but presample for a sampler or application of the user's.
       presample_epochs: of "presample" and "oracle".
-      lookahead: batches ahead of their turn whose rows stay once they have been fetched; 0: the set never changes.
+      lookahead: batches ahead of their turn whose rows stay once they have been fetched, up to MOST_AHEAD (100); 0: the
+        set never changes.
       device: where the rows are: the device that reads them (None), or "cpu": for a GPU, pinned host memory.
     Raises:
       ValueError: a value out of range, an unknown policy.
@@ -60,7 +61,8 @@ class FeatureCache:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"the cache's {name} is {value!r}; expected an integer >= {least}.")
-
+        if self.lookahead > MOST_AHEAD:
+            raise ValueError(f"the cache's lookahead is {self.lookahead}; expected at most {MOST_AHEAD} batches.")
         if self.device is not None and str(self.device) != "cpu":
             raise ValueError(f"the cache's device is {self.device!r}; expected None (where rows are read) or 'cpu'.")
 

@@ -30,6 +30,7 @@ from fastsample_dist.ops import SampleSpec
 
 POLICIES = ("auto", "vip", "presample", "degree", "random", "oracle", "none")
 PRESAMPLE_EPOCHS = 2
+MOST_AHEAD = 100  # steps; those until a node's next use are counted in 8 bits
 
 InputNodes = Iterable[Tensor]
 
@@ -172,16 +173,16 @@ class Lookahead:
       order: int64 [m]; nodes that may be cached, hottest first (`hotness.hottest`); nodes outside it come last.
       orig_ids: int64 [num_nodes]; decide between those.
       slots: rows that the cache holds; the first ones of `order` are in it at the start.
-      window: steps looked ahead, at least 1.
+      window: steps looked ahead, 1 to MOST_AHEAD.
     Attributes:
       nodes: int64 [slots]; node in each slot, -1: none yet. Changed in place by `replace`.
     Raises:
-      ValueError: a window below 1.
+      ValueError: another window.
     """
 
     def __init__(self, order: Tensor, orig_ids: Tensor, slots: int, window: int) -> None:
-        if not 1 <= window <= 100:
-            raise ValueError(f"lookahead is {window}; expected 1 to 100 steps.")
+        if not 1 <= window <= MOST_AHEAD:
+            raise ValueError(f"lookahead is {window}; expected 1 to {MOST_AHEAD} steps.")
         self.window, num_nodes = window, len(orig_ids)
         place_type = np.int32 if 2 * num_nodes < 2**31 else np.int64
         self._places = (orig_ids.numpy() + len(order)).astype(place_type)  # of a node in the order of scores

@@ -16,8 +16,8 @@ from typing import Any
 
 from fastsample_dist.device.choice import DEVICES
 from fastsample_dist.device.placement import CHOICES as PLACES
-from fastsample_dist.features.cache import FeatureCache
-from fastsample_dist.features.policies import POLICIES
+from fastsample_dist.features.cache import NONE, FeatureCache
+from fastsample_dist.features.policies import MOST_AHEAD, POLICIES
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.ops import checks
 from fastsample_dist.ops.kernel_choice import CHOICES as KERNELS
@@ -98,8 +98,8 @@ class TrainConfig(PinSAGEConfig):
       prefetch: batches made ahead in the background.
       cache: bytes of other ranks' feature rows that are kept, or a size such as "2GiB"; None or 0: none. See
         features/cache.py.
-      cache_policy: which rows: one of features.policies.POLICIES.
-      lookahead: batches ahead of their turn whose rows stay in the cache once they have been fetched.
+      cache_policy: which rows, of a cache: one of features.policies.POLICIES.
+      lookahead: batches ahead of their turn whose rows stay in the cache once they have been fetched; 0 to 100.
       roles: of ranks: "none": every rank samples and trains; "S+T", such as "1+3": S ranks sample and T train
         (pipeline/tasks.py); "auto": what is predicted to be fastest, after measuring the stages.
       staleness: with roles, updates by which every gradient is behind.
@@ -184,6 +184,10 @@ class TrainConfig(PinSAGEConfig):
         self._check_values()
         if self.lookahead > 0 and not self.cache:
             raise ValueError(f"--lookahead is {self.lookahead} without a cache; pass --cache SIZE too.")
+        if self.lookahead > MOST_AHEAD:
+            raise ValueError(f"--lookahead is {self.lookahead}; expected at most {MOST_AHEAD} batches.")
+        if self.cache_policy not in ("auto", NONE) and not self.cache:
+            raise ValueError(f"--cache-policy is {self.cache_policy} without a cache; pass --cache SIZE too.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
         self.refuse_ignored(self.sampler)

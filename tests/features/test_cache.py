@@ -17,6 +17,7 @@ from fastsample_dist.features.cache import CacheReport, Visits, best_hits
         ({"policy": "hot"}, "the cache's policy is 'hot'; expected one of auto, vip, presample, degree, random, "),
         ({"presample_epochs": 0}, "the cache's presample_epochs is 0; expected an integer >= 1."),
         ({"lookahead": -1}, "the cache's lookahead is -1; expected an integer >= 0."),
+        ({"lookahead": 101}, "the cache's lookahead is 101; expected at most 100 batches."),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -81,8 +81,10 @@ def test_the_command_states_a_cache():
         (["--cache-policy", "hot"], "argument --cache-policy: invalid choice: 'hot'"),
         (["--lookahead", "-1"], "--lookahead is -1; expected an integer >= 0."),
         (["--lookahead", "2"], "--lookahead is 2 without a cache; pass --cache SIZE too."),
+        (["--lookahead", "101", "--cache", "2kB"], "--lookahead is 101; expected at most 100 batches."),
+        (["--cache-policy", "vip"], "--cache-policy is vip without a cache; pass --cache SIZE too."),
     ],
-    ids=["size", "policy", "lookahead", "lookahead without a cache"],
+    ids=["size", "policy", "lookahead", "lookahead without a cache", "far lookahead", "policy without a cache"],
 )
 def test_the_command_refuses_in_one_line(given, said):
     with pytest.raises(ValueError) as refused:
