@@ -143,6 +143,23 @@ def test_a_single_number_that_is_no_mean_over_the_seeds_is_refused(loss_fn):
         check_reduction(loss_fn, OUTPUTS, batch_of(CLASSES, 5))
 
 
+@pytest.mark.parametrize("weights", [[1.0, 2, 3, 4, 5, 6], [1.0, 1, 1, 1, 1, 10]])
+def test_a_weighted_mean_over_many_seeds_is_refused(weights):
+    loss_fn = nn.CrossEntropyLoss(weight=torch.tensor(weights))
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        outputs = torch.randn(1000, 6, generator=generator)
+        labels = torch.randint(0, 6, (1000,), generator=generator)
+        check_reduction(F.cross_entropy, outputs, batch_of(labels, 1000))
+        with pytest.raises(ValueError, match="it is not the mean over the seeds"):
+            check_reduction(loss_fn, outputs, batch_of(labels, 1000))
+
+
+def test_a_loss_that_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match="loss_fn gives a float; expected a tensor: one loss per seed, or their mean"):
+        check_reduction(lambda outputs, labels: 0.5, OUTPUTS, batch_of(CLASSES, 5))
+
+
 @pytest.mark.parametrize("loss_fn", [F.cross_entropy, per_class])
 def test_means_and_losses_per_seed_pass_the_check(loss_fn):
     check_reduction(loss_fn, OUTPUTS, batch_of(CLASSES, 5))
