@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fastsample_dist.comm.base import Communicator
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.clock import Clock, Lap, clock_of
+from fastsample_dist.train.generators import kept_generators
 
 
 class LocalGradients:
@@ -145,8 +146,14 @@ class DDPGradients(_SummedGradients):
 
     def rehearse(self, compute_loss: Callable[[], Tensor]) -> None:
         """See LocalGradients. After its first backward pass DistributedDataParallel rearranges its buckets, and the
-        place of a gradient in its bucket decides in which order more than two ranks are summed."""
-        self.backward(compute_loss())
+        place of a gradient in its bucket decides in which order more than two ranks are summed. What the forward pass
+        draws and its buffers are as before."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        with kept_generators(next(self.model.parameters()).device):
+            self.backward(compute_loss())
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
         self.model.zero_grad(set_to_none=True)
 
 
@@ -250,12 +257,17 @@ def broadcast_parameters(model: nn.Module, comm: Communicator) -> None:
     Raises:
       ValueError: the ranks' models differ in size (on all ranks).
     """
-    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
-    sizes = comm.all_gather_object(sum(tensor.numel() for tensor in tensors), purpose="parameters")
-    if len(set(sizes)) > 1:
-        raise ValueError(f"the model has {sizes} parameters on the ranks; build the same model on every rank.")
-    if tensors:
-        _write_back(comm.broadcast(_flat(tensors), purpose="parameters"), tensors)
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}  # so that no number is rounded to another type
+    for tensor in (*model.parameters(), *model.buffers()):
+        by_dtype.setdefault(tensor.dtype, []).append(tensor.detach())
+    counts = {str(dtype): sum(tensor.numel() for tensor in tensors) for dtype, tensors in by_dtype.items()}
+    sizes = comm.all_gather_object(counts, purpose="parameters")
+    if any(found != sizes[0] for found in sizes):
+        totals = [sum(found.values()) for found in sizes]
+        shown = totals if len(set(totals)) > 1 else sizes
+        raise ValueError(f"the model has {shown} parameters on the ranks; build the same model on every rank.")
+    for dtype in sorted(by_dtype, key=str):
+        _write_back(comm.broadcast(_flat(by_dtype[dtype]), purpose="parameters"), by_dtype[dtype])
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

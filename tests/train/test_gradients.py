@@ -49,19 +49,37 @@ def test_gradients_are_summed_not_averaged():
 
 def starting_point(ctx):
     net = make_net(seed=ctx.rank)
-    net.register_buffer("scale", torch.full((2,), ctx.rank, dtype=torch.int64))
+    net.register_buffer("scale", torch.full((2,), 2**40 + 1 - ctx.rank, dtype=torch.int64))  # no float holds it
+    net.register_buffer("share", torch.full((2,), 0.1 + ctx.rank))
     wrap_model(net, ctx)
     return list(net.state_dict().values())
 
 
 def test_every_rank_starts_from_rank_0s_parameters_and_buffers():
-    expected = [*make_net(seed=0).state_dict().values(), torch.zeros(2, dtype=torch.int64)]
+    buffers = [torch.full((2,), 2**40 + 1), torch.full((2,), 0.1)]
+    expected = [*make_net(seed=0).state_dict().values(), *buffers]
     for state in run_distributed(2, starting_point):
         assert len(state) == len(expected) and all(map(torch.equal, sorted_by_size(state), sorted_by_size(expected)))
 
 
 def sorted_by_size(tensors):
     return sorted(tensors, key=torch.Tensor.numel)
+
+
+def rehearsed(ctx):
+    """What a rehearsal leaves: (a draw of torch's generator, buffers)."""
+    torch.manual_seed(ctx.rank)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    gradients, buffers = wrap_model(net, ctx), [buffer.clone() for buffer in net.buffers()]
+    torch.manual_seed(7)
+    gradients.rehearse(lambda: gradients.module(torch.ones(5, 3)).sum())
+    assert all(map(torch.equal, net.buffers(), buffers))
+    return torch.rand(1).item()
+
+
+def test_a_rehearsal_draws_nothing_and_leaves_buffers_as_they_are():
+    torch.manual_seed(7)
+    assert run_distributed(2, rehearsed) == [torch.rand(1).item()] * 2
 
 
 def unlike(ctx):
