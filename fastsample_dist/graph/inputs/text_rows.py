@@ -29,6 +29,9 @@ _LOOK_BYTES = 4096  # where a file that is not text shows it
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _INSIDE_COMMENT = re.compile(rb"(?m)^[ \t]*[^#\s][^#\n]*#")
+_BLANK_LINE = re.compile(rb"\n[^\S\n]+(?=\n|#|\Z)")  # or the blanks before a comment
+_ONLY_NUMPYS = bytes([*range(0x1C, 0x20), *range(0x80, 0x100)])  # NumPy takes some as blanks, bytes.split none
+_NO_BLANKS = bytes.maketrans(_ONLY_NUMPYS, b"?" * len(_ONLY_NUMPYS))
 
 
 class RowLayout(NamedTuple):
@@ -132,18 +135,35 @@ def parse_rows(block: bytes, layout: RowLayout, *, fast: bool) -> tuple[np.ndarr
     Raises:
       ValueError, OverflowError, DeprecationWarning: some line does not fit.
     """
-    if fast and _reads_alike(block):
+    if fast and _reads_alike(block, layout):
         rows = _parse_with_pyarrow(block, layout)
         if rows is not None:
             return rows
     return _parse_with_numpy(block, layout)
 
 
-def _reads_alike(block: bytes) -> bool:
+def _reads_alike(block: bytes, layout: RowLayout) -> bool:
     """Whether pyarrow and NumPy read a block alike, if both do. (One byte is found at memory speed, two are not.)"""
     hexadecimal = (b"x" in block and b"0x" in block) or (b"X" in block and b"0X" in block)
     lone_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
-    return b"#" not in block and not hexadecimal and not lone_returns
+    if b"#" in block or hexadecimal or lone_returns:
+        return False
+    return layout.delimiter != BLANKS or layout.is_plain or _has_single_blanks(block)
+
+
+def _has_single_blanks(block: bytes) -> bool:
+    """Whether fields have one blank, or one tab, between them everywhere: pyarrow takes a second one as an empty field.
+
+    Where the field is a number it refuses that; a field that is left out may be empty.
+    """
+    blank = b"\t" if b"\t" in block else b" "
+    if (blank == b"\t" and b" " in block) or b"\v" in block or b"\f" in block:
+        return False
+    text = np.frombuffer(block, dtype=np.uint8)
+    blanks = text == ord(blank)
+    ends = blanks | (text == ord("\n")) | (text == ord("\r"))
+    beside = (blanks[1:] & ends[:-1]).any() or (blanks[:-1] & ends[1:]).any()
+    return not (beside or blanks[:1].any() or blanks[-1:].any())
 
 
 def _parse_with_pyarrow(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np.ndarray | None] | None:
@@ -160,11 +180,13 @@ def _parse_with_pyarrow(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np
 
 
 def _parse_with_numpy(block: bytes, layout: RowLayout) -> tuple[np.ndarray, np.ndarray | None]:
+    in_blanks = layout.delimiter == BLANKS
     options = {
         "comments": "#" if b"#" in block else None,
-        "delimiter": None if layout.delimiter == BLANKS else layout.delimiter,
+        "delimiter": None if in_blanks else layout.delimiter,
         "encoding": "latin-1",
     }
+    block = block.translate(_NO_BLANKS) if in_blanks else _BLANK_LINE.sub(b"\n", b"\n" + block)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*input contained no data.*")
         warnings.filterwarnings("error", category=DeprecationWarning)  # older NumPy: 1.5 read as 1

@@ -69,6 +69,35 @@ def test_both_parsers_read_the_same(case, fast):
     assert (edges.dtype, edges.tolist(), weights) == (np.int64, [[0, 1], [23, 4]], None)
 
 
+@pytest.mark.parametrize("line", [b"7  8", b"7 8 ", b" 7 8", b"7\t8\t", b"7\t8\ty z", b"7 8 y\fz"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_blank_too_many_is_no_field_to_either(line, place, fast):
+    """A line of two, or of four, fields where three are expected."""
+    rows = [b"0\t1\tx" if b"\t" in line else b"0 1 x"] * 2
+    with pytest.raises(ValueError, match="columns"):
+        parse_rows(b"\n".join([*rows[:place], line, *rows[place:]]), RowLayout(" ", 3), fast=fast)
+
+
+def test_fields_between_mixed_blanks_are_the_same(fast):
+    edges, _ = parse_rows(b"1\t7\t5\t9\n1\t7 8\t5\t\n", RowLayout(" ", 4, (0, 2)), fast=fast)
+    assert edges.tolist() == [[1, 5], [1, 8]]
+
+
+@pytest.mark.parametrize("name", ["z\u00e0b", "a\u0085b", "a\x1cb"])
+def test_a_name_that_is_left_out_may_have_any_letters(name, fast):
+    edges, _ = parse_rows(f"1 2 {name}\n3 4 x\n".encode(), RowLayout(" ", 3), fast=fast)
+    assert edges.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("line", [b"  ", b"\t", b" \r", b"  # y"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("layout", [RowLayout(","), RowLayout(",", 3, (0, 2))], ids=["plain", "wide"])
+def test_lines_of_blanks_are_empty(line, place, layout, fast):
+    rows = [b"1,2,2", b"10,1,1"] if layout.width == 3 else [b"1,2", b"10,1"]
+    edges, _ = parse_rows(b"\n".join([*rows[:place], line, *rows[place:]]), layout, fast=fast)
+    assert edges.tolist() == [[1, 2], [10, 1]]
+
+
 @pytest.mark.parametrize("block", REFUSED)
 def test_both_parsers_refuse_the_same(block, fast):
     with pytest.raises((ValueError, OverflowError, DeprecationWarning)):
