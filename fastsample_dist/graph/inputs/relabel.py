@@ -1,8 +1,8 @@
 """Ids that are names: text, or integers with gaps, become 0, 1, 2, ... in sorted order.
 
 Integers are sorted as numbers, text by the bytes of its UTF-8 (which is the order of its code points); ids are integers
-if every one of them is one that int64 holds (007 is 7 then), else all are text. So the new ids depend on the set of
-names alone, not on the order of the list or on how it is read. Two passes over the list: the first gathers the
+if every one of them is one that int64 holds (007 and "7" are 7 then), else all are text. So the new ids depend on the
+set of names alone, not on the order of the list or on how it is read. Two passes over the list: the first gathers the
 distinct names, the second looks every id up. Memory: the distinct names, several times over while they are merged; if
 that is more than there is room for, it is refused before it is taken.
 """

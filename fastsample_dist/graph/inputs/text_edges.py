@@ -29,6 +29,7 @@ from fastsample_dist.graph.inputs.text_rows import (
     has_trailing_comments,
     parse_rows,
     shown,
+    split_integers,
     split_names,
     split_weights,
 )
@@ -108,7 +109,13 @@ class TextEdges:
                 continue
             if has_trailing_comments(block):
                 raise NotIntegersError(f"{lines.file}, from line {lines.first_line} on: found # behind an edge")
-            yield self._parsed(lines, block, layout, refusal=NotIntegersError)[0]
+            try:
+                ids, _ = self._parsed(lines, block, layout, refusal=NotIntegersError)
+            except NotIntegersError:
+                if b'"' not in block:
+                    raise
+                ids = self._split(split_integers, lines, block, layout)
+            yield ids
 
     def _blocks(self) -> Iterator[tuple[Lines, bytes, RowLayout]]:
         """Blocks of lines with data, a header blanked out."""

@@ -20,7 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastsample_dist.graph.inputs.edge_options import BLANKS, END_NAMES, MAX_NAME_BYTES, WEIGHT_NAME, EdgeListOptions
+from fastsample_dist.graph.inputs.edge_options import (
+    BLANKS,
+    END_NAMES,
+    MAX_NAME_BYTES,
+    WEIGHT_NAME,
+    EdgeListOptions,
+    NotIntegersError,
+)
 from fastsample_dist.graph.inputs.packed import packing_in
 
 logger = logging.getLogger(__name__)
@@ -93,7 +100,7 @@ def find_layout(where: str, first_line: bytes, options: EdgeListOptions) -> RowL
 
 def _position(where: str, name: str, fields: list[str], options: EdgeListOptions) -> int:
     if options.header and name in fields:
-        return fields.index(name)
+        return _only_position(where, name, fields)
     if name.isdecimal() and 1 <= int(name) <= len(fields):
         return int(name) - 1
     known = f"the names {', '.join(fields)}" if options.header else f"{len(fields)} columns"
@@ -101,12 +108,22 @@ def _position(where: str, name: str, fields: list[str], options: EdgeListOptions
     raise ValueError(f"{where}: there is no column {name} but {known}; pass a number from 1 or a name{hint}.")
 
 
+def _only_position(where: str, name: str, fields: list[str]) -> int:
+    if fields.count(name) > 1:
+        raise ValueError(
+            f"{where}: {fields.count(name)} columns are called {name}; expected one; rename them, or pass --columns "
+            "(--weight-column) with numbers from 1."
+        )
+    return fields.index(name)
+
+
 def _usual_ends(where: str, names: list[str], weight: int | None, named: bool) -> tuple[int, int]:
     """Source and destination where their columns are not named."""
     lower = [name.lower() for name in names]
     pairs = [pair for pair in END_NAMES if named and set(pair) <= set(lower)]
     if len(pairs) == 1:
-        return lower.index(pairs[0][0]), lower.index(pairs[0][1])
+        source, destination = (_only_position(where, name, lower) for name in pairs[0])
+        return source, destination
     others = [column for column in range(len(names)) if column != weight]
     if len(others) < 2 or (named and len(others) > 2):
         shown_names = ", ".join(names)
@@ -228,6 +245,19 @@ def split_names(where: Path, first_line: int, block: bytes, layout: RowLayout) -
     return np.array(ids, dtype="S").reshape(-1, 2) if ids else np.empty((0, 2), dtype="S1")
 
 
+def split_integers(where: Path, first_line: int, block: bytes, layout: RowLayout) -> np.ndarray:
+    """Ends of a block's edges as integers that may be quoted, int64 [n, 2].
+
+    Raises:
+      NotIntegersError: an id that is none, or that int64 does not hold. ValueError: as `split_names`.
+    """
+    names = split_names(where, first_line, block, layout)
+    for name in names.reshape(-1).tolist():
+        if not _INTEGER.fullmatch(name) or not -(2**63) <= int(name) < 2**63:
+            raise NotIntegersError(f"{where}, from line {first_line} on: found {shown(name)}")
+    return names.astype(np.int64)
+
+
 def split_weights(where: Path, first_line: int, block: bytes, layout: RowLayout) -> np.ndarray:
     """Weights of a block's edges whose ends are text, float64 [n].
 
@@ -308,7 +338,7 @@ def are_weights(values: np.ndarray) -> bool:
 
 def _is_weight(field: bytes) -> bool:
     try:
-        value = float(field)
+        value = math.nan if b"_" in field else float(field)  # Python alone reads 1_0, as 10
     except ValueError:
         return False
     return math.isfinite(value) and value >= 0

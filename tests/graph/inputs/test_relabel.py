@@ -31,6 +31,10 @@ def named_edges(raw):
         ("10 9\n-3 10\n", [-3, 9, 10]),  # as numbers
         ("9223372036854775807 0\n", [0, 2**63 - 1]),
         ("007 7\n", [7]),
+        ("10,9\n  \n9,10\n", [9, 10]),
+        ('"10","9"\n9,"+10"\n', [9, 10]),
+        ('"10","9"\n"x",10\n', [b"10", b"9", b"x"]),
+        ('"9223372036854775808",9\n', [b"9", b"9223372036854775808"]),
         ("10 9\nx 10\n", [b"10", b"9", b"x"]),  # one is not a number: all are text
         ("18446744073709551615 9\n", [b"18446744073709551615", b"9"]),  # int64 does not hold it
         ("\u00e9 z\nZ \u4e2d\n", [b"Z", b"z", "\u00e9".encode(), "\u4e2d".encode()]),
@@ -142,8 +146,17 @@ def test_names_that_take_too_much_memory_are_refused(monkeypatch):
     assert sum(len(ids) for ids in numbered(Drawn(), names)) == 400_000
 
 
-def test_a_weight_that_is_none_is_refused_by_line(tmp_path):
-    (tmp_path / "edges.csv").write_text("bob,eve,0.5\neve,amy,-2\n")
+@pytest.mark.parametrize("left_out", ['"x, y"', '5"', '"a ""1"""'])
+def test_quotes_in_a_column_that_is_left_out_leave_the_ids_integers(tmp_path, left_out):
+    (tmp_path / "edges.csv").write_text(f"10,9,x\n9,8,{left_out}\n")
+    options = EdgeListOptions(relabel=True, columns=("1", "2"))
+    assert read_edgelist(tmp_path / "edges.csv", ReadOptions(edges=options)).input_ids.tolist() == [8, 9, 10]
+
+
+@pytest.mark.parametrize("weight", ["-2", "1_0"])
+def test_a_weight_that_is_none_is_refused_by_line(tmp_path, weight):
+    (tmp_path / "edges.csv").write_text(f"bob,eve,0.5\neve,amy,{weight}\n")
     options = EdgeListOptions(relabel=True, weight_column="3")
-    with pytest.raises(ValueError, match="edges.csv, line 2: the weight is '-2'; expected a finite number, 0 or more"):
+    message = f"edges.csv, line 2: the weight is '{weight}'; expected a finite number, 0 or more"
+    with pytest.raises(ValueError, match=message):
         read_edgelist(tmp_path / "edges.csv", ReadOptions(edges=options))

@@ -146,6 +146,7 @@ LAYOUTS = {
     "tabs": ("5\t6\n7\t8\n", {"delimiter": "tab"}, None),
     "commas given": ("5,6\n7,8\n", {"delimiter": "comma"}, None),
     "blanks given": ("5  6\n7\t8\n", {"delimiter": "space"}, None),
+    "header with a name twice": ("u,v,x,x\n5,6,1,2\n7,8,1,2\n", {"header": True}, None),
     "third column": ("5 6 0.5\n7 8 2\n", {"weight_column": "3"}, [0.5, 2.0]),
     "third column of four": ("5,6,1e-3,x\n7,8,0,y\n", {"weight_column": "3"}, [0.001, 0.0]),
     "first column": ("0.5,5,6\n2,7,8\n", {"weight_column": "1"}, [0.5, 2.0]),
@@ -187,6 +188,10 @@ BAD = [
     ("5 6 0.5\n7 8 nan\n", {"weight_column": "3"}, "line 2: the weight is 'nan'; expected a finite number"),
     ("5 6 0.5\n7 8 inf\n", {"weight_column": "3"}, "line 2: the weight is 'inf'; expected a finite number"),
     ("5;6\n7,8\n", {"delimiter": ";"}, "line 2: found '7,8'"),
+    ("5 6 1_0\n", {"weight_column": "3"}, "line 1: the weight is '1_0'; expected a finite number"),
+    ("a,a,b\n1,2,3\n", {"header": True, "columns": ("a", "b")}, "line 1: 2 columns are called a; expected one; rename"),
+    ("src,SRC,dst\n1,2,3\n", {"header": True}, "line 1: 2 columns are called src; expected one; rename them"),
+    ("u,v,w,w\n1,2,3,4\n", {"header": True, "weight_column": "w"}, "line 1: 2 columns are called w; expected one"),
 ]
 
 
