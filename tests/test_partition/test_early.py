@@ -27,6 +27,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 META = {"name": "many", "num_nodes": 50_000_000, "undirected": False}
+ENOUGH = 2_500_000  # edges with which so high an id is no gap
 
 
 def write_npy_huge(path: Path) -> Path:
@@ -46,7 +47,7 @@ def write_list_with_meta(path: Path) -> Path:
 
 def write_list(path: Path) -> Path:
     path = path.with_suffix(".txt")
-    path.write_text("0 1\n49999999 2\n" * 10)
+    path.write_text("49999999 2\n" + "0 1\n" * (ENOUGH + ENOUGH // 10))  # they are estimated
     return path
 
 
@@ -59,7 +60,9 @@ def write_parquet(path: Path) -> Path:
 
 def write_parquet_alone(path: Path) -> Path:
     """Its footer has the highest id."""
-    pq.write_table(pa.table({"src": [0, 49_999_999], "dst": [1, 2]}), path.with_suffix(".parquet"))
+    source = np.zeros(ENOUGH, dtype=np.int64)
+    source[1] = 49_999_999
+    pq.write_table(pa.table({"src": source, "dst": np.ones(ENOUGH, dtype=np.int64)}), path.with_suffix(".parquet"))
     return path.with_suffix(".parquet")
 
 

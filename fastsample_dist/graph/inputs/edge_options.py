@@ -11,6 +11,8 @@ BLANKS = " "  # any blanks and tabs
 END_NAMES = (("src", "dst"), ("source", "target"), ("source", "destination"), ("u", "v"), ("from", "to"))
 WEIGHT_NAME = "weight"
 MAX_NAME_BYTES = 1024  # of an id that is text
+WIDEST = 10  # nodes per end of an edge
+FREE_NODES = 1 << 20  # this many cost nothing
 _NAMED_DELIMITERS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": BLANKS}
 _NO_DELIMITERS = "#\"'\r\n.+-_"
 
@@ -61,6 +63,14 @@ class EdgeListOptions:
         """Names of the options that are not the default."""
         default = EdgeListOptions()
         return [item.name for item in fields(self) if getattr(self, item.name) != getattr(default, item.name)]
+
+
+def nearly_all_gaps(num_nodes: int, num_edges: int) -> bool:
+    """Whether ids of so many edges are not numbered from 0, if the highest is num_nodes - 1.
+
+    E edges touch at most 2 E nodes. With more than WIDEST times as many nodes nearly all are gaps.
+    """
+    return num_nodes > max(FREE_NODES, WIDEST * 2 * num_edges)
 
 
 def parse_columns(text: str) -> tuple[str, ...]:

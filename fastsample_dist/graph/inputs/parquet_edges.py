@@ -167,7 +167,7 @@ class ParquetEdges:
             position = int(((ids < 0) | (ids >= self._limit)).argmax())
             raise ValueError(
                 f"{where}: node id {ids[position]} in row {row + position}, counted from 0; expected 0 to "
-                f"{self._limit - 1}; correct it or num_nodes."
+                f"{self._limit - 1}; correct it or num_nodes, or pass --relabel if ids have gaps."
             )
 
 

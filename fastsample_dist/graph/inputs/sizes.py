@@ -23,7 +23,7 @@ from fastsample_dist.graph.datasets import (
     check_npy_names,
     read_meta,
 )
-from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
+from fastsample_dist.graph.inputs.edge_options import EdgeListOptions, nearly_all_gaps
 from fastsample_dist.graph.inputs.packed import packing_of
 from fastsample_dist.graph.labels import MULTILABEL, REGRESSION
 from fastsample_dist.graph.listed_rows import ListedRows
@@ -302,15 +302,16 @@ def _text_sizes(path: Path, files: list[Path], options: EdgeListOptions) -> Grap
         raise ValueError(f"{path}: no line 'source destination' in what was sampled; pass --num-nodes and --num-edges.")
     highest = max(sample.highest for sample in samples)
     least = max(sample.num_names for sample in samples) if options.relabel else highest + 1
+    num_listed = sum(sample.num_lines for sample in samples)
     # Of n ids drawn from 0 .. N - 1, the highest is about N n / (n + 1).
     return GraphSizes(
         name=path.name.split(".")[0],
         num_nodes=least if options.relabel else round(least * (1 + 1 / sampled)),
-        num_listed=sum(sample.num_lines for sample in samples),
+        num_listed=num_listed,
         id_dtype=_read_as(highest),
         weight_dtype=None if options.weight_column is None else "float64",
         estimated=f"edges and nodes of {path} by {sampled // 2} of its lines",
-        least_nodes=least,
+        least_nodes=_certain_nodes(least, num_listed),
     )
 
 
@@ -319,7 +320,7 @@ def _parquet_sizes(path: Path, tables: list[Path], options: EdgeListOptions) -> 
     from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges  # it needs pyarrow
 
     edges = ParquetEdges(tables, MAX_NODES, lambda count: None, options)
-    least = 1 if options.relabel else edges.least_highest_id() + 1
+    least = _certain_nodes(1 if options.relabel else edges.least_highest_id() + 1, edges.num_edges)
     return GraphSizes(
         name=path.name.split(".")[0],
         num_nodes=least,
@@ -328,6 +329,11 @@ def _parquet_sizes(path: Path, tables: list[Path], options: EdgeListOptions) -> 
         weight_dtype=edges.weight_dtype and edges.weight_dtype.name,
         least_nodes=least,
     )
+
+
+def _certain_nodes(least: int, num_listed: int) -> int:
+    """How many nodes there are, by ids that were seen; 1 where reading will refuse such ids, with advice about them."""
+    return 1 if least > MAX_NODES or nearly_all_gaps(least, num_listed) else least
 
 
 def _read_as(highest: int) -> str:

@@ -327,7 +327,10 @@ def explain(file: Path, first_line: int, block: bytes, layout: RowLayout, limit:
             return f"{where}: {_no_weight(fields[layout.weight])}"
         for value in map(int, ends):
             if not 0 <= value < limit:
-                return f"{where}: node id {value}; expected 0 to {limit - 1}; correct it or num_nodes."
+                return (
+                    f"{where}: node id {value}; expected 0 to {limit - 1}; correct it or num_nodes, or pass --relabel "
+                    "if ids have gaps."
+                )
     return f"{file}, from line {first_line} on, cannot be read as an edge list; expected {layout.described()} per line."
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -37,6 +38,29 @@ def test_few_edges_with_far_ids_are_refused_with_the_counts(tmp_path, capsys):
     assert line.count("\n") == 1
     assert COUNTS in line and "--relabel" in line and "num_nodes" in line
     assert [file.name for file in tmp_path.iterdir()] == ["edges.txt"]
+
+
+@pytest.mark.parametrize(
+    "highest, message",
+    [
+        (48_999_999, "the largest is 48999999, which means 49000000 nodes"),
+        (2_999_999_999, "the largest is 2999999999, which means 3000000000 nodes"),
+        (3_000_000_000, "node id 3000000000.*; expected 0 to 2999999999"),
+        (2**62, f"node id {2**62}.*; expected 0 to 2999999999"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".txt", ".parquet"])
+def test_far_ids_need_relabelling_rather_than_memory(tmp_path, capsys, highest, message, suffix):
+    """Before the list is read, what so many nodes would take is no reason yet."""
+    file, ids = tmp_path / f"edges{suffix}", [[0, 5], [7, highest]]
+    if suffix == ".txt":
+        write_list(file, np.array(ids))
+    else:
+        pa = pytest.importorskip("pyarrow", reason="parquet files are read with pyarrow, which is not installed")
+        pytest.importorskip("pyarrow.parquet").write_table(pa.table({"src": ids[0], "dst": ids[1]}), file)
+    assert main(arguments(file, tmp_path / "parts", "--memory-limit", "2GB")) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and re.search(message, line) and "--relabel" in line
 
 
 def test_arrays_with_far_ids_are_refused_too(tmp_path):
