@@ -325,8 +325,8 @@ def _check_edges(where: str, edge_index: np.ndarray | ListedRows, num_nodes: int
 def _check_weights(where: str, weights: np.ndarray, num_edges: int) -> None:
     if weights.shape != (num_edges,):
         raise ValueError(f"{where} has shape {weights.shape}; expected ({num_edges},), one weight per listed edge.")
-    if weights.dtype.kind not in "iuf":
-        raise ValueError(f"{where} is {weights.dtype}; expected numbers.")
+    if weights.dtype.kind not in "iuf" or weights.itemsize > 8:
+        raise ValueError(f"{where} is {weights.dtype}; expected numbers of up to 64 bits; convert it.")
     for lo, hi in row_chunks(num_edges, weights.itemsize):
         bad = ~(np.isfinite(weights[lo:hi]) & (weights[lo:hi] >= 0))
         drop_pages(weights)

@@ -207,6 +207,7 @@ def with_entry(column: str, index: object, value: float) -> np.ndarray:
     return array
 
 
+LONGER_FLOATS = [np.longdouble] if np.dtype(np.longdouble).itemsize > 8 else []  # where the machine has some
 BAD_COLUMNS = [
     ("edge_index", None, "edge_index.npy is missing"),
     ("edge_index", with_entry("edge_index", (0, 2), 5), "the source of edge 2 is 5; expected 0 to 4"),
@@ -237,6 +238,8 @@ BAD_COLUMNS = [
     ("edge_weight", np.array([1, 0, 2, -3]), "the weight of edge 3 is -3; expected a finite number, 0 or more"),
     ("edge_weight", np.array([1, np.inf, 1, 1]), "the weight of edge 1 is inf; expected a finite number"),
     ("edge_weight", np.ones(4, dtype=bool), "is bool; expected numbers"),
+    ("edge_weight", np.ones(4, dtype=complex), "is complex128; expected numbers of up to 64 bits"),
+    *(("edge_weight", np.ones(4, dtype=wide), "expected numbers of up to 64 bits") for wide in LONGER_FLOATS),
 ]
 
 

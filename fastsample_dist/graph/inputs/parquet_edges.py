@@ -9,6 +9,7 @@ into them).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,7 +95,9 @@ class ParquetEdges:
                 for group in map(table.metadata.row_group, range(table.metadata.num_row_groups)):
                     chunks = [group.column(place) for place in range(group.num_columns)]
                     found = [chunk.statistics for chunk in chunks if chunk.path_in_schema in columns.ends]
-                    highest = max([highest, *(int(each.max) for each in found if each and each.has_min_max)])
+                    highs = [each.max for each in found if each and each.has_min_max]  # float16: bytes
+                    known = [high for high in highs if isinstance(high, int | float) and math.isfinite(high)]
+                    highest = max([highest, *map(int, known)])
         return highest
 
     def chunks(self) -> Iterator[np.ndarray]:

@@ -355,6 +355,12 @@ def _headers(directory: Path) -> dict[str, NpyHeader]:
 
 def _described(directory: Path, columns: Mapping[str, NpyHeader], task: str | None) -> dict:
     """Fields of GraphSizes that the optional columns give; `task` is that of meta.json."""
+    for name in ("features", "edge_weight"):
+        if name in columns and columns[name].dtype.kind not in "biufc":
+            raise ValueError(f"{directory / name}.npy is {columns[name].dtype}; expected numbers; convert it.")
+    for name in (f"{split}_idx" for split in SPLITS):
+        if name in columns and not columns[name].shape:
+            raise ValueError(f"{directory / name}.npy is a single number; expected a list of node ids.")
     features, weights = columns.get("features"), columns.get("edge_weight")
     if features is not None and len(features.shape) != 2:
         raise ValueError(f"{directory / 'features.npy'} has shape {features.shape}; expected (num_nodes, dim).")

@@ -132,6 +132,15 @@ def test_bad_columns_are_refused_by_name_and_row(tmp_path, monkeypatch, columns,
         read(write(tmp_path / "web.parquet", **columns))
 
 
+@pytest.mark.parametrize(
+    "source, highest",
+    [(np.array([0.0, 5.0]), 5), (np.array([0.0, np.inf]), 2), (np.array([0, 5], np.float16), 2)],
+)
+def test_the_highest_id_is_stated_where_the_statistics_have_a_number(tmp_path, source, highest):
+    file = write(tmp_path / "web.parquet", src=source, dst=[1, 2])
+    assert parquet_edges.ParquetEdges([file], 10, lambda count: None).least_highest_id() == highest
+
+
 def test_weights_in_some_parts_only_are_refused(tmp_path):
     write(tmp_path / "part-0.parquet", src=[0], dst=[1])
     write(tmp_path / "part-1.parquet", src=[0], dst=[1], weight=[1.0])

@@ -70,6 +70,30 @@ def test_a_truncated_column_is_refused(tmp_path):
         input_sizes(tmp_path / "g")
 
 
+@pytest.mark.parametrize(
+    "array", [np.array(["1"] * 4), np.array([b"1"] * 4), np.zeros(4, "M8[D]"), np.zeros(4, [("x", "f4")])]
+)
+@pytest.mark.parametrize("column", ["features", "edge_weight"])
+def test_a_column_that_holds_no_numbers_is_refused_and_unknown(tmp_path, array, column):
+    write_npy_graph(tmp_path / "g", (EDGES, 4), name="g")
+    np.save(tmp_path / "g" / f"{column}.npy", array[:, None] if column == "features" else array)
+    with pytest.raises(ValueError, match=f"{column}.npy is .*; expected numbers; convert it"):
+        input_sizes(tmp_path / "g")
+    assert least_sizes(tmp_path / "g") == UNKNOWN
+    with pytest.raises(ValueError, match=f"{column}.npy is .*; expected "):
+        read_graph(tmp_path / "g")
+
+
+def test_a_split_of_no_dimension_is_refused_and_unknown(tmp_path):
+    write_npy_graph(tmp_path / "g", (EDGES, 4), name="g")
+    np.save(tmp_path / "g" / "train_idx.npy", np.array(3))
+    with pytest.raises(ValueError, match="train_idx.npy is a single number; expected a list of node ids"):
+        input_sizes(tmp_path / "g")
+    assert least_sizes(tmp_path / "g") == UNKNOWN
+    with pytest.raises(ValueError, match=r"train_idx.npy is int64 of shape \(\); expected a one-dimensional list"):
+        read_graph(tmp_path / "g")
+
+
 def test_a_file_that_is_no_array_is_refused(tmp_path):
     write_npy_graph(tmp_path / "g", (EDGES, 5), name="g")
     (tmp_path / "g" / "labels.npy").write_bytes(b"not an array at all")
