@@ -1,9 +1,10 @@
-"""Where the commands begin: nothing heavy is loaded before Ctrl-C is answered in one line.
+"""Where the commands begin: nothing heavy is loaded before Ctrl-C and SIGTERM are answered in one line.
 
 Loading torch takes seconds; a Ctrl-C then would print the traceback of whatever was being imported, or become another
-error inside of it. So until a command is loaded Ctrl-C ends the process at once: nothing has begun. From then on the
-first Ctrl-C raises KeyboardInterrupt, for which every command prints one line. A launcher passes on the Ctrl-C that the
-terminal has already sent to its ranks, so one that follows within REPEAT_S is the same; a later one ends the process.
+error inside of it. So until a command is loaded Ctrl-C ends the process at once: nothing has begun. So does SIGTERM,
+which is the command's own matter from then on. The first Ctrl-C then raises KeyboardInterrupt, for which every command
+prints one line. A launcher passes on the Ctrl-C that the terminal has already sent to its ranks, so one that follows
+within REPEAT_S is the same; a later one ends the process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MODULES = {
 
 
 class _CtrlC:
-    """The handler of SIGINT.
+    """The handler of SIGINT and, while loading, of SIGTERM.
 
     Attributes:
       at_once: end the process; while loading, and while the interpreter ends.
@@ -59,20 +60,28 @@ class _CtrlC:
 def run(program: str) -> int:
     """Load a command and run it.
 
-    SIGINT keeps its effect where it is ignored (as in the background of a shell) or has a handler of the caller's.
-    Otherwise the handler stays, for the end of the interpreter: call this last.
+    Either signal keeps its effect where it is ignored (as SIGINT in the background of a shell) or has a handler of the
+    caller's. Otherwise the handler of SIGINT stays, for the end of the interpreter: call this last.
 
     Args:
       program: one of MODULES.
     Returns:
       Exit status of the command; 130 when it was interrupted.
     """
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         return importlib.import_module(MODULES[program]).main()
     handler = _CtrlC(program)
-    signal.signal(signal.SIGINT, handler)
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:
+        signal.signal(signal.SIGINT, handler)
+    ends = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ends:
+        signal.signal(signal.SIGTERM, handler)
     main = importlib.import_module(MODULES[program]).main
+    if ends:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not usual:
+        return main()
     handler.at_once = False
     try:
         return main()

@@ -22,7 +22,13 @@ class Interrupted:
 
 
 def interrupt(
-    command: Sequence[object], awaited: str, *, times: int = 1, path: Path | None = None, **environ: str
+    command: Sequence[object],
+    awaited: str,
+    *,
+    times: int = 1,
+    path: Path | None = None,
+    number: signal.Signals = signal.SIGINT,
+    **environ: str,
 ) -> Interrupted:
     """Start a command, send Ctrl-C when it has printed a line with `awaited`, and wait for its end.
 
@@ -31,6 +37,7 @@ def interrupt(
       awaited: part of the line on standard output.
       times: of Ctrl-C, each after one more such line.
       path: directory of modules that come before all others.
+      number: another signal in place of Ctrl-C.
       **environ: more variables.
     """
     paths = filter(None, (path and str(path), str(ROOT), os.environ.get("PYTHONPATH")))
@@ -45,7 +52,7 @@ def interrupt(
             seen.append(line)
             if awaited in line:
                 times -= 1
-                os.killpg(process.pid, signal.SIGINT)
+                os.killpg(process.pid, number)
         out, err = process.communicate(timeout=TIMEOUT_S)
     finally:
         if process.poll() is None:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command is loaded, while it runs, and again: one line, status 130."""
+"""Ctrl-C (or SIGTERM) while a command is loaded, while it runs, and again: one line, status 130."""
 
 import importlib
 import os
@@ -33,10 +33,11 @@ def main():
 
 
 @pytest.mark.parametrize("program", [name for name in MODULES if name != "fastsample-launch"])  # which loads nothing
-def test_while_packages_are_being_loaded(tmp_path, program):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_while_packages_are_being_loaded(tmp_path, program, number):
     for package in ("torch", "rich"):
         (tmp_path / f"{package}.py").write_text(SLOW)
-    ended = interrupt(["-m", "fastsample_dist.entry", program, "--help"], "loading", path=tmp_path)
+    ended = interrupt(["-m", "fastsample_dist.entry", program, "--help"], "loading", path=tmp_path, number=number)
     assert (ended.status, ended.err) == (130, [f"{program}: interrupted."])
 
 
@@ -72,6 +73,23 @@ def test_what_a_command_does_not_handle_is_one_line(tmp_path):
     (tmp_path / "command.py").write_text("import time\n\ndef main():\n    print('running')\n    time.sleep(600)\n")
     ended = interrupt(["-c", START.format("")], "running", path=tmp_path)
     assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
+
+
+def test_a_loaded_command_is_ended_by_sigterm_as_it_likes(tmp_path):
+    (tmp_path / "command.py").write_text(COMMAND.format(clean_s=0))
+    ended = interrupt(["-c", START.format("")], "running", path=tmp_path, number=signal.SIGTERM)
+    assert (ended.status, ended.err) == (-signal.SIGTERM, [])
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_an_ignored_ctrl_c_does_not_hide_sigterm(tmp_path, loads):
+    (tmp_path / "command.py").write_text((SLOW if loads else "") + COMMAND.format(clean_s=0))
+    ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    ended = interrupt(
+        ["-c", START.format(ignoring)], "loading" if loads else "running", path=tmp_path, number=signal.SIGTERM
+    )
+    expected = (130, ["fastsample-train: interrupted."]) if loads else (-signal.SIGTERM, [])
+    assert (ended.status, ended.err) == expected
 
 
 def test_an_ignored_ctrl_c_stays_ignored(tmp_path):
