@@ -1,9 +1,10 @@
 """Blocks of an edge list's lines as arrays, and the line of a block that is to blame.
 
 pyarrow's parser takes half the time of NumPy's, so it reads the blocks that both read alike: without comments,
-hexadecimal numbers or odd line ends. Whatever it refuses goes to NumPy's, and what that refuses is looked at line by
-line, so the messages are the same with and without pyarrow. (3 million edges, 46 MB, five reads of each in turn, one
-thread on two busy cores: medians 6.9 s with NumPy and 3.4 s with pyarrow for blanks, 6.4 s and 3.0 s for commas.)
+hexadecimal numbers, odd line ends or blanks. Whatever it refuses goes to NumPy's, and what that refuses is looked at
+line by line, so the messages are the same with and without pyarrow. (3 million edges, 46 MB, five reads of each in
+turn, one thread on two busy cores: medians 6.9 s with NumPy and 3.4 s with pyarrow for blanks, 6.4 s and 3.0 s for
+commas.)
 """
 
 from __future__ import annotations
