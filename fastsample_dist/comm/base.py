@@ -28,7 +28,8 @@ from fastsample_dist.comm.checks import check_counts, check_members, check_reduc
 from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline
 from fastsample_dist.comm.membership import DEFAULT_MAX_MESSAGE_BYTES, Membership, group_note
-from fastsample_dist.comm.rows import RowPlan, Segments, Share, byte_view, exchange_staged, num_rounds, parts
+from fastsample_dist.comm.rows import RowPlan, Segments, Share, exchange_staged, num_rounds, parts
+from fastsample_dist.ops.bytes import byte_view
 
 __all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "DEFAULT_TIMEOUT_S", "Communicator", "Counters", "RowPlan"]
 

@@ -81,11 +81,6 @@ def round_span(message_bytes: int, round_index: int, limit_bytes: int) -> tuple[
     return begin, min(begin + limit_bytes, message_bytes)
 
 
-def byte_view(tensor: Tensor) -> Tensor:
-    """uint8 [nbytes] over the same memory; the tensor must be contiguous."""
-    return tensor.detach().view(-1).view(torch.uint8)
-
-
 def parts(flat: Tensor, length: int) -> tuple[Tensor, ...]:
     """Views of at most `length` elements each; none of an empty tensor."""
     return flat.split(length) if flat.numel() else ()

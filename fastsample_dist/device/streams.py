@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.ops.bytes import byte_view
+
 MOST_STAGED = 64 << 20  # bytes
 
 
@@ -92,9 +94,5 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or tensor.is_cuda or tensor.nbytes > MOST_STAGED:
         return tensor.to(device)
     staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    np.copyto(_as_bytes(staged), _as_bytes(tensor.contiguous()))
+    np.copyto(byte_view(staged).numpy(), byte_view(tensor.contiguous()).numpy())
     return staged.to(device, non_blocking=True)
-
-
-def _as_bytes(tensor: Tensor) -> np.ndarray:
-    return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -29,9 +29,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastsample_dist.comm.rows import RowPlan, Share, byte_view
+from fastsample_dist.comm.rows import RowPlan, Share
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.ops import Located
+from fastsample_dist.ops.bytes import byte_view
 
 HEADER_BYTES = 16  # two int64
 

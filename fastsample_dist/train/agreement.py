@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from fastsample_dist.ops import checks
+from fastsample_dist.ops.bytes import byte_view
 
 Fact = str | int | float | bool | tuple | None
 
@@ -95,7 +96,7 @@ def _state_hash(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def _tensor_bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return byte_view(tensor.cpu().contiguous()).numpy().tobytes()
 
 
 def _is_number(value: object) -> bool:

@@ -91,6 +91,13 @@ def broadcast_into_a_strided_tensor(comm):
 
 
 @fact
+def broadcast_into_a_column_of_one_row(comm):
+    base = torch.full((1, 3), comm.rank + 1)
+    comm.broadcast(base[:, 1], purpose="values")
+    assert base.tolist() == [[comm.rank + 1, 1, comm.rank + 1]]
+
+
+@fact
 def all_gather_object_returns_every_object_by_rank(comm):
     got = comm.all_gather_object({"rank": comm.rank, "list": [None] * comm.rank}, purpose="objects")
     assert got == [{"rank": rank, "list": [None] * rank} for rank in range(comm.world_size)]

@@ -45,6 +45,15 @@ def rows_may_be_strided(comm):
 
 
 @fact
+def rows_may_be_a_column_of_one_row_or_none(comm):
+    table = torch.arange(6.0).reshape(1, 6) + comm.rank
+    for first_rank in (1, 0):  # sends a row to rank 0; another one, none
+        count = int(comm.rank >= first_rank)
+        got, _ = comm.all_to_all_rows(table[:count, 1], [count] + [0] * (comm.world_size - 1))
+        assert got.tolist() == ([1.0 + rank for rank in range(first_rank, comm.world_size)] if comm.rank == 0 else [])
+
+
+@fact
 def rows_may_have_no_columns(comm):
     counts = [count_between(comm.rank, dst) for dst in range(comm.world_size)]
     got, got_counts = comm.all_to_all_rows(torch.empty(sum(counts), 0), counts)

@@ -9,7 +9,8 @@ from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError, check_timeout_s
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.mpi import INT32_MAX, MPICommunicator
-from fastsample_dist.comm.rows import RowPlan, Segments, byte_view, exchange_staged, num_rounds, round_span
+from fastsample_dist.comm.rows import RowPlan, Segments, exchange_staged, num_rounds, round_span
+from fastsample_dist.ops.bytes import byte_view
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,13 @@ def test_byte_view_shares_memory(dtype):
     tensor = torch.zeros(2, 3, dtype=dtype)
     byte_view(tensor).fill_(1)
     assert byte_view(tensor.clone()).tolist() == [1] * tensor.nbytes
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_byte_view_of_a_column_of_a_row_at_most(rows):
+    """Contiguous whatever its stride, which `contiguous` leaves as it is."""
+    column = torch.arange(6.0).reshape(1, 6)[:rows, 1].contiguous()
+    assert byte_view(column).view(torch.float32).tolist() == [1.0] * rows
 
 
 def test_byte_view_of_no_elements():

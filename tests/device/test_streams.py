@@ -116,6 +116,13 @@ def test_a_host_tensor_may_change_behind_its_copy(shape, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_column_of_a_row_at_most_is_copied(rows):
+    column = torch.arange(6.0).reshape(1, 6)[:rows, 1]
+    assert to_device(column, torch.device("cuda", 0)).tolist() == [1.0] * rows
+
+
+@pytest.mark.gpu
 def test_memory_of_a_batch_is_not_reused_while_the_consumer_reads_it():
     """The consumer's stream is kept busy while the thread makes batch after batch of the same size."""
     device = torch.device("cuda", torch.cuda.current_device())

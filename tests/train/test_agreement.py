@@ -144,6 +144,13 @@ def test_every_group_of_an_optimizer_is_compared():
     assert facts["optimizer.param_groups[1].params"] != facts["optimizer.param_groups[0].params"]
 
 
+def test_a_column_of_one_number_may_be_in_an_optimizers_state():
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.state[model.bias]["momentum_buffer"] = torch.arange(6.0).reshape(1, 6)[:, 1]
+    assert optimizer_facts(model, optimizer)["optimizer.state"] is not None
+
+
 PROCESSES = {
     "--lr": ("0.006", "0.01", "0.006 on rank 0; 0.01 on rank 1"),
     "--precision": ("fp32", "bf16", "'fp32' on rank 0; 'bf16' on rank 1"),
