@@ -32,6 +32,7 @@ import torch.distributed as dist
 logger = logging.getLogger(__name__)
 
 NUM_LANES = 16  # communicators of a rank that a FileBoard has room for; later ones are not published
+SHARED_MEMORY = "/dev/shm"
 STORE_TIMEOUT_S = 2.0  # one request to the store when a run is diagnosed
 MAX_LANE_BYTES = 32
 _RECORD = struct.Struct(f"<qqd{MAX_LANE_BYTES}s104s")  # step, calls, time, lane, text; 160 bytes
@@ -146,13 +147,29 @@ class FileBoard(StatusBoard):
             self._memory: mmap.mmap | None = mmap.mmap(file.fileno(), 0)
 
     @staticmethod
-    def create_file(world_size: int) -> str:
-        """An empty board file for `world_size` ranks, in shared memory where the machine has it; returns its path."""
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        handle, path = tempfile.mkstemp(prefix="fastsample_dist-board-", dir=folder)
-        os.ftruncate(handle, NUM_LANES * world_size * _RECORD.size)
-        os.close(handle)
-        return path
+    def create_file(world_size: int) -> str | None:
+        """An empty board file for `world_size` ranks, in shared memory where that has room; returns its path.
+
+        It is written in full, since a store to a page that a full file system cannot give ends the process (SIGBUS).
+        None, with a warning, where the directory for temporary files has no room either.
+        """
+        size = NUM_LANES * world_size * _RECORD.size
+        for folder in (SHARED_MEMORY, None):
+            path = None
+            try:
+                handle, path = tempfile.mkstemp(prefix="fastsample_dist-board-", dir=folder)
+                os.close(handle)
+                Path(path).write_bytes(bytes(size))
+                return path
+            except OSError as error:
+                reason = error
+                if path is not None:
+                    Path(path).unlink()
+        logger.warning(
+            "no file of %d bytes can be made in %s or the directory for temporary files (%s): if a rank does not come, "
+            "it will not be named; make room there.", size, SHARED_MEMORY, reason,
+        )  # fmt: skip
+        return None
 
     def publish(self, lane: str, status: Status) -> None:
         """See StatusBoard."""

@@ -284,8 +284,8 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, wanted
     try:
         _check_mpi_world(mpi, info)
         comm = MPICommunicator.over_world(timeout_s)
-        if comm.world_size > 1:
-            comm.watch_with(_shared_board(comm))
+        if comm.world_size > 1 and (board := _shared_board(comm)) is not None:
+            comm.watch_with(board)
         place = _local_place(comm, info)
         device, reason = _device(wanted, comm.rank, lambda own: comm.all_gather_object(own, purpose="join"))
         comm.reset_stats()
@@ -300,14 +300,15 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, wanted
         raise
 
 
-def _shared_board(comm: Communicator) -> FileBoard:
-    """The status board of the ranks of this machine; its file is unlinked when this returns."""
+def _shared_board(comm: Communicator) -> FileBoard | None:
+    """The status board of the ranks of this machine, None without room; its file is unlinked when this returns."""
     host = socket.gethostname()
     hosts = comm.all_gather_object(host, purpose="join")
     first = hosts.index(host)
     path = FileBoard.create_file(comm.world_size) if comm.rank == first else None
     try:
-        board = FileBoard(comm.all_gather_object(path, purpose="join")[first], comm.rank, hosts)
+        shared = comm.all_gather_object(path, purpose="join")[first]
+        board = None if shared is None else FileBoard(shared, comm.rank, hosts)
         comm.barrier(purpose="join")
     finally:
         if path is not None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -9,13 +10,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from fastsample_dist.comm import board
 from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard
+from fastsample_dist.comm.context import _shared_board
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError, PeerLostError
+from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.watch import Watch
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_mpi
 from tests.comm.test_failures import free_port
 from tests.forked import ForkedPython
 from tests.grids import grid
+from tests.small_disk import small_files, small_tmpfs
 from tests.waiting import ENOUGH_S, wait_until
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
@@ -63,32 +68,58 @@ def test_a_closed_board_is_silent(boards):
 
 def test_a_rank_of_another_machine_is_named_as_out_of_sight():
     path = FileBoard.create_file(2)
-    board = FileBoard(path, 0, ["alpha", "beta"])
+    own = FileBoard(path, 0, ["alpha", "beta"])
     Path(path).unlink()
-    assert board.read("0", [0, 1])[1] == "on beta, not visible from alpha"
+    assert own.read("0", [0, 1])[1] == "on beta, not visible from alpha"
 
 
 def test_lanes_beyond_the_file_are_not_published():
     path = FileBoard.create_file(1)
-    board = FileBoard(path, 0, ["alpha"])
+    own = FileBoard(path, 0, ["alpha"])
     Path(path).unlink()
     for number in range(NUM_LANES + 1):
-        board.publish(f"0.{number}", Status(number, "barrier", 1, 1.0))
-    assert board.read(f"0.{NUM_LANES - 1}", [0]) == {0: Status(NUM_LANES - 1, "barrier", 1, 1.0)}
-    assert board.read(f"0.{NUM_LANES}", [0]) == {0: "not published"}
+        own.publish(f"0.{number}", Status(number, "barrier", 1, 1.0))
+    assert own.read(f"0.{NUM_LANES - 1}", [0]) == {0: Status(NUM_LANES - 1, "barrier", 1, 1.0)}
+    assert own.read(f"0.{NUM_LANES}", [0]) == {0: "not published"}
+
+
+def test_a_full_shared_memory_is_left_for_the_directory_of_temporary_files(tmp_path, monkeypatch):
+    """A file there without its memory would end the process at the first collective."""
+    small = tmp_path / "small"
+    monkeypatch.setattr(board, "SHARED_MEMORY", str(small))
+    with small_tmpfs(small, 4096):
+        path = Path(FileBoard.create_file(2))
+        assert path.parent != small and not [*small.iterdir()]
+        FileBoard(path, 1, ["alpha", "alpha"]).publish("0", Status(1, "barrier", 1, 1.0))
+        path.unlink()
+
+
+def test_without_room_for_the_file_a_warning_says_what_is_missing(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(board, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with small_files(4096):
+        assert _shared_board(LocalCommunicator()) is not None  # 2,560 bytes
+        assert FileBoard.create_file(2) is None
+    assert not [*tmp_path.iterdir()]
+    assert "no file of 5120 bytes can be made in " in caplog.text and "make room there" in caplog.text
+
+
+def test_without_the_file_a_run_has_no_board(monkeypatch):
+    monkeypatch.setattr(FileBoard, "create_file", lambda _: None)
+    assert _shared_board(LocalCommunicator()) is None
 
 
 def test_a_lane_whose_name_is_too_long_is_not_published():
     path = FileBoard.create_file(1)
-    board = FileBoard(path, 0, ["alpha"])
+    own = FileBoard(path, 0, ["alpha"])
     Path(path).unlink()
-    board.publish("0" + ".1" * 20, Status(1, "barrier", 1, 1.0))
-    assert board.read("0" + ".1" * 15, [0]) == {0: "made none so far"}
+    own.publish("0" + ".1" * 20, Status(1, "barrier", 1, 1.0))
+    assert own.read("0" + ".1" * 15, [0]) == {0: "made none so far"}
 
 
 def published(boards, calls_by_rank: dict[int, list[str]]) -> list[Watch]:
     """Watches of all ranks after each has entered its collectives."""
-    watches = [Watch(rank, range(3), board) for rank, board in enumerate(boards)]
+    watches = [Watch(rank, range(3), own) for rank, own in enumerate(boards)]
     for rank, calls in calls_by_rank.items():
         for what in calls:
             watches[rank].enter(5, what)
@@ -137,7 +168,7 @@ def test_what_is_derived_has_a_lane_of_its_own(boards):
 
 
 def test_a_sub_group_is_diagnosed_by_its_members_numbers_in_the_run(boards, caplog):
-    watches = [Watch(rank, range(3), board).derived("0.1", [2, 1]) for rank, board in enumerate(boards)]
+    watches = [Watch(rank, range(3), own).derived("0.1", [2, 1]) for rank, own in enumerate(boards)]
     watches[2].enter(5, "a")
     watches[1].enter(5, "a")
     watches[2].enter(5, "b")
