@@ -1,7 +1,8 @@
 """One communicator's watch: publishes its collectives on the board, notes them in a trace, names who is missing.
 
 All ranks of a communicator make the same calls in the same order. So when a deadline passes or a connection breaks,
-the members that have entered fewer collectives than this rank are those that did not come.
+the members that have entered fewer collectives than this rank are those that did not come, and those that have entered
+as many, but another one, have left the common path.
 """
 
 from __future__ import annotations
@@ -94,11 +95,11 @@ class Watch:
         found, now_s = board.read(self.lane, self._ranks), time.time()
         own = found[self._rank]
         if isinstance(error, PeerLostError):
-            missing = "" if isinstance(own, str) else _missing(found, own, now_s)
-            return missing and f" ({missing})"
+            astray = "" if isinstance(own, str) else _missing(found, own, now_s) or _elsewhere(found, own)
+            return astray and f" ({astray})"
         logger.error("%s", _table(found, self._rank, deadline.elapsed_s, now_s))
         time.sleep(OTHERS_S)
-        return f" ({own if isinstance(own, str) else _blame(found, own, self._rank, now_s)})"
+        return f" ({own if isinstance(own, str) else _blame(found, own, now_s)})"
 
     def close(self) -> None:
         """Close the board; the watch of a duplicate or a sub-group leaves it open."""
@@ -120,22 +121,24 @@ def _table(found: Found, rank: int, waited_s: float, now_s: float) -> str:
     return "\n".join(lines)
 
 
-def _blame(found: Found, own: Status, rank: int, now_s: float) -> str:
+def _blame(found: Found, own: Status, now_s: float) -> str:
     """One line: the ranks that are behind; else those that are elsewhere; else that all are here."""
     silent = [peer for peer, status in found.items() if isinstance(status, str)]
-    elsewhere = [
-        (peer, status.what)
-        for peer, status in found.items()
-        if isinstance(status, Status) and peer != rank and status.calls == own.calls and status.what != own.what
-    ]
     behind = _missing(found, own, now_s)
     if behind:
         return behind
     if silent:
         return f"{rank_names(silent)} did not come ({found[silent[0]]})"
-    if elsewhere:
-        return f"rank {elsewhere[0][0]} makes another collective instead: {elsewhere[0][1]}"
-    return "all ranks are in it, so it is slow or the connection between them is broken; raise timeout_s"
+    in_it = "all ranks are in it, so it is slow or the connection between them is broken; raise timeout_s"
+    return _elsewhere(found, own) or in_it
+
+
+def _elsewhere(found: Found, own: Status) -> str:
+    """The first rank whose collective of the same number is another one; "" for none."""
+    for peer, status in found.items():
+        if isinstance(status, Status) and status.calls == own.calls and status.what != own.what:
+            return f"rank {peer} makes another collective instead: {status.what}"
+    return ""
 
 
 def _missing(found: Found, own: Status, now_s: float) -> str:

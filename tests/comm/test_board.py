@@ -150,6 +150,13 @@ def test_after_a_lost_connection_the_ranks_that_are_behind_are_named(boards):
     assert watch.diagnosis(lost, deadline) == ""
 
 
+def test_after_a_lost_connection_a_rank_that_is_in_another_collective_is_named(boards):
+    """It has left a loop early: it waits for the end of the run, or has already ended."""
+    watch = published(boards, {0: ["a", "b"], 1: ["a", "barrier of exit"], 2: ["a", "b"]})[0]
+    said = watch.diagnosis(PeerLostError("failed because a peer ended"), Deadline(3.0))
+    assert said == " (rank 1 makes another collective instead: barrier of exit)"
+
+
 def test_other_errors_are_not_diagnosed(boards):
     watch = published(boards, {0: ["a", "b"], 1: ["a"]})[0]
     assert watch.diagnosis(CollectiveError("got 1 rows from rank 1, expected 3"), Deadline(3.0)) == ""
