@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -107,7 +108,8 @@ class DistContext:
         Raises:
           ValueError: timeout_s, backend or device out of range; an environment that is partial or contradictory.
           RuntimeError: ranks did not join in time (named); a package, a route or (on all ranks alike) the device of
-            some rank is missing.
+            some rank is missing. Under MPI, whose start cannot be broken off, a rank that waited for timeout_s ends
+            with one line and status 1.
         """
         timeout_s, device = check_timeout_s(timeout_s), check_device(device)
         info = parse_environment(os.environ if environ is None else environ, backend)
@@ -278,9 +280,14 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, want
 
 
 def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, wanted: str) -> DistContext:
-    from fastsample_dist.comm.mpi import MPICommunicator, abort_world, load_mpi
+    from fastsample_dist.comm.mpi import MPICommunicator, abort_world, load_mpi, must_start_within
 
-    mpi = load_mpi()
+    late = (
+        f"rank {info.rank}: MPI did not start {info.world_size} ranks within {timeout_s:g} s; look at those that have "
+        "not printed this, or raise timeout_s."
+    )
+    with must_start_within(timeout_s, late) if info.world_size > 1 else nullcontext():
+        mpi = load_mpi()
     try:
         _check_mpi_world(mpi, info)
         comm = MPICommunicator.over_world(timeout_s)

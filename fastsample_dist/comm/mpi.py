@@ -11,10 +11,13 @@ thread that is left behind when the deadline passes.
 
 from __future__ import annotations
 
+import faulthandler
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -209,6 +212,27 @@ def abort_world() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     load_mpi().COMM_WORLD.Abort(1)
+
+
+@contextmanager
+def must_start_within(timeout_s: float, late: str) -> Iterator[None]:
+    """End this process with status 1 and one line on standard error unless the block ends in time.
+
+    MPI_Init waits for every rank, and mpi4py holds the interpreter's lock meanwhile: only faulthandler's thread runs.
+    What that prints goes to a shell, which prints the line in its place.
+
+    Args:
+      timeout_s: seconds for the block.
+      late: the line.
+    """
+    command = ["sh", "-c", 'read -r _ && echo "$0" >&2', late]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as printer:
+        assert printer.stdin is not None
+        faulthandler.dump_traceback_later(min(timeout_s, threading.TIMEOUT_MAX), exit=True, file=printer.stdin)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def load_mpi() -> ModuleType:

@@ -54,6 +54,15 @@ with DistContext.from_env(backend="mpi", environ={}) as ctx:
 """
 
 
+LATE_SCRIPT = """
+import os, sys, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    time.sleep(600)
+from fastsample_dist import DistContext
+DistContext.from_env(timeout_s=2)
+"""
+
+
 def mpirun(script: str, tmp_path: Path) -> subprocess.CompletedProcess:
     path = tmp_path / "script.py"
     path.write_text(script)
@@ -69,6 +78,14 @@ def test_mpirun_starts_and_ends_in_silence(tmp_path):
     words = sorted(ended.stdout.replace("<", "").split(">")[:2])
     assert [word.split()[:2] + word.split()[3:] for word in words] == [["0", "0/2", "2"], ["1", "1/2", "2"]]
     assert ended.stderr == ""
+
+
+@needs_mpi
+def test_a_rank_that_never_comes_ends_the_others_with_one_line_at_the_deadline(tmp_path):
+    ended = mpirun(LATE_SCRIPT, tmp_path)
+    assert ended.returncode != 0
+    assert "rank 0: MPI did not start 2 ranks within 2 s; look at those that have not printed this" in ended.stderr
+    assert "Traceback" not in ended.stderr and "most recent call" not in ended.stderr
 
 
 @needs_mpi
