@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastsample_dist.device.choice import computing
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import checks
 from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import DrawKey
 from fastsample_dist.sampling.transit import plain
@@ -93,9 +94,13 @@ def check_app(
     Raises:
       AssertionError: one line: what was found and what was expected.
       ImportError: an application of one's own without Numba.
-      TypeError, ValueError: an application, roots or a device that are refused.
+      TypeError, ValueError: an application, roots or a device that are refused; law_samples or max_law_picks below 1;
+        false_alarm that is no number above 0 and below 1.
       RuntimeError: the application fails (in plain Python; a compiled form must fail in the same words).
     """
+    evidence = Evidence(false_alarm)
+    law_samples = checks.whole("law_samples", law_samples, 1)
+    max_law_picks = checks.whole("max_law_picks", max_law_picks, 1)
     bound = bind(app, graph)
     chosen = tuple(forms_of(bound) if forms is None else forms)
     if not set(chosen) <= set(forms_of(bound)) or not chosen:
@@ -108,7 +113,6 @@ def check_app(
         engines[str(device)] = partial(_device_engine, device=computing(device))
         suite.compare_device(engines[str(device)](bound), str(device))
     suite.compare_relabelled(engines)
-    evidence = Evidence(false_alarm)
     samples = suite.samples_for_law(make_engine(bound, chosen[0]), law_samples)
     drawn_roots = 0 if suite.has_roots else weigh_roots(bound, samples, evidence)
     picks = weigh_samples(bound, samples, evidence, max_law_picks)

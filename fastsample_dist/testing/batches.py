@@ -57,6 +57,8 @@ def read_layers(batch: Any, seeds: Tensor, step: int, num_hops: int) -> list[Hop
     Raises:
       AssertionError: names the step, the hop and the first thing that is wrong.
     """
+    if not hasattr(batch, "mfgs"):
+        raise AssertionError(f"step {step}: the sampler returned a {type(batch).__name__}; expected a MiniBatch.")
     if len(batch.mfgs) != num_hops:
         raise AssertionError(f"step {step}: the batch has {len(batch.mfgs)} MFGs; expected one for each of {num_hops}.")
     layers = []

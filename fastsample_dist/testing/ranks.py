@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from fastsample_dist.ops import checks
 from fastsample_dist.testing.job_rank import run_rank
 from fastsample_dist.testing.jobs import (
     MPIRUN,
@@ -86,8 +87,10 @@ def run_distributed(
     Raises:
       RankError: a rank raised or died.
       RankTimeoutError: ranks had not finished after `timeout_s`.
-      ValueError: `fn` or `args` cannot be pickled; the name of the directory for temporary files is too long.
+      ValueError: world_size is no integer >= 1; `fn` or `args` cannot be pickled; the name of the directory for
+        temporary files is too long.
     """
+    world_size = checks.whole("world_size", world_size, 1)
     content = _dump_call(fn, args, comm_timeout_s or timeout_s, verify_exchanges)
     check_socket_name()
     context = multiprocessing.get_context("forkserver")
@@ -125,6 +128,7 @@ def run_mpi(
     reason = mpi_missing_reason()
     if reason is not None:
         raise RuntimeError(f"run_mpi cannot start: {reason}.")
+    world_size = checks.whole("world_size", world_size, 1)
     content = _dump_call(fn, args, comm_timeout_s or timeout_s, verify_exchanges)
     with run_folder() as folder, tempfile.NamedTemporaryFile() as output:
         write_call(folder, content)

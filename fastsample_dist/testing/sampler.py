@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import SampleSpec, reference
+from fastsample_dist.ops import SampleSpec, checks, reference
 from fastsample_dist.ops.reference import RowLaw
 from fastsample_dist.testing.batches import EdgeClasses, HopEdges, LawOfRow, SampleFunction, read_layers
 from fastsample_dist.testing.graphs import conformance_graph
@@ -91,13 +91,12 @@ def check_sampler(
       SamplerReport.
     Raises:
       AssertionError: one line: what was found, what was expected, and the p-value if it is a statistic.
-      ValueError: draws that SampleSpec refuses, method="weighted" on a graph without weights, trials below 2, a law
-        beside a method.
+      ValueError: draws that SampleSpec refuses, method="weighted" on a graph without weights, trials that are no
+        integer >= 2, false_alarm that is no number above 0 and below 1, a law beside a method.
     Cost: trials batches, and O(num_edges * log(num_edges)) for the graph.
     """
     spec = SampleSpec(**draws)
-    if trials < 2:
-        raise ValueError(f"trials is {trials}; expected 2 or more.")
+    trials, evidence = checks.whole("trials", trials, 2), Evidence(false_alarm)
     if graph is None:
         graph = conformance_graph(max(1, *spec.fanouts[:1]))
     classes = EdgeClasses(graph, spec, _law_of_method(graph, spec) if law is None else _own_law(law, spec))
@@ -108,7 +107,6 @@ def check_sampler(
     counts, num_edges = _count_picks(sample_fn, chosen, columns, trials)
     if spec.traits.shares_variates:
         _check_shared_variates(columns, counts)
-    evidence = Evidence(false_alarm)
     _weigh(columns, counts, evidence)
     evidence.decide()
     return SamplerReport(trials, chosen.numel(), num_edges, evidence.count, evidence.smallest_p_value, evidence.text)

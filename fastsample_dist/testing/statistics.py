@@ -24,17 +24,29 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fastsample_dist.ops import checks
+
 MIN_EXPECTED = 100.0
 
 
 @dataclass
 class Evidence:
-    """The smallest p-value seen, what it belongs to, and of how many."""
+    """The smallest p-value seen, what it belongs to, and of how many.
+
+    Raises:
+      ValueError: false_alarm is no number above 0 and below 1, with which nothing, or everything, would be found.
+    """
 
     false_alarm: float
     count: int = 0
     smallest_p_value: float = 1.0
     text: str = "no statistic"
+
+    def __post_init__(self) -> None:
+        rate = checks.plain(self.false_alarm)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
+            raise ValueError(f"false_alarm is {self.false_alarm!r}; expected a number above 0 and below 1.")
+        self.false_alarm = float(rate)
 
     def add(self, p_value: float | None, describe: Callable[[], str]) -> None:
         """Take one statistic; None stands for one that had too few counts to be formed."""

@@ -116,6 +116,12 @@ def test_a_result_that_cannot_travel_is_the_ranks_failure():
         run_distributed(1, lambda ctx: (value for value in ()))
 
 
+@pytest.mark.parametrize("world_size", [0, -1, 1.5, True])
+def test_a_number_of_ranks_that_is_none_is_refused(world_size):
+    with pytest.raises(ValueError, match=f"world_size is {world_size}; expected an integer >= 1"):
+        run_distributed(world_size, place)
+
+
 def test_arguments_that_cannot_travel_are_refused():
     with pytest.raises(ValueError, match="cannot be sent to the ranks"):
         run_distributed(1, place, args=((value for value in ()),))

@@ -140,6 +140,21 @@ def test_wrong_edges_are_found(planted):
         check_app(app, GRAPH, roots=roots)
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "expected"),
+    [
+        ("law_samples", 0, "an integer >= 1"),
+        ("law_samples", 2.5, "an integer >= 1"),
+        ("max_law_picks", 0, "an integer >= 1"),
+        ("false_alarm", 0, "a number above 0 and below 1"),
+        ("false_alarm", float("nan"), "a number above 0 and below 1"),
+    ],
+)
+def test_a_law_that_nothing_could_break_is_refused(argument, value, expected):
+    with pytest.raises(ValueError, match=f"{argument} is {value}; expected {expected}"):
+        check_app(FirstNeighbor(), GRAPH, **{argument: value})
+
+
 @pytest.mark.parametrize("forms", [[], ["built-in"], "planted"])
 def test_forms_that_there_are_not_are_refused(planted, forms):
     with pytest.raises(ValueError, match=r"Own has the compiled forms \['planted'\]"):

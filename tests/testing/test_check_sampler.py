@@ -259,11 +259,21 @@ def test_a_sampler_without_a_key_is_found_and_passes_as_unkeyed():
     check_plain(floyd, frame=frame, keyed=False)
 
 
+def test_a_sampler_that_returns_no_batch_is_found():
+    with pytest.raises(AssertionError, match="step 0: the sampler returned a NoneType; expected a MiniBatch"):
+        check_sampler(lambda seeds, step: None, GRAPH, fanouts=[2], trials=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"fanouts": [-2]}, "fanouts holds -2"),
-        ({"fanouts": [2], "trials": 1}, "trials is 1; expected 2 or more"),
+        ({"fanouts": [2], "trials": 1}, "trials is 1; expected an integer >= 2"),
+        ({"fanouts": [2], "trials": 2.5}, "trials is 2.5; expected an integer >= 2"),
+        *(
+            ({"fanouts": [2], "false_alarm": rate}, f"false_alarm is {rate!r}; expected a number above 0 and below 1")
+            for rate in (0, float("nan"), -1, 1.5, True, "1e-6")
+        ),
         ({"fanouts": [2], "method": "weighted"}, "graph.weights is None; pass a graph with weights"),
     ],
 )
