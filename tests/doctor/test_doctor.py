@@ -143,6 +143,15 @@ def test_leftover_launcher_variables_are_found():
     assert one(checks.check_launchers(whole), "environment").status == WARNING
 
 
+def test_an_mpirun_that_does_not_start_is_found(monkeypatch, tmp_path):
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho libmpi.so not found >&2\nexit 127\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(checks, "find_mpirun", lambda: str(program))
+    found = one(checks.check_launchers({}), "mpirun")
+    assert (found.status, found.found) == (WARNING, f"{program} ends with status 127 (libmpi.so not found)")
+
+
 def test_a_package_that_is_not_there_is_absent_with_its_extra(monkeypatch):
     monkeypatch.setattr(checks, "OPTIONAL", {"no-such-package": ("nothing", "none")})
     assert checks.check_optional()[0].status == ABSENT and "[none]" in checks.check_optional()[0].found
