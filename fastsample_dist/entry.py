@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 INTERRUPTED = 130  # exit status, as a shell reports it
@@ -61,13 +62,17 @@ def run(program: str) -> int:
     """Load a command and run it.
 
     Either signal keeps its effect where it is ignored (as SIGINT in the background of a shell) or has a handler of the
-    caller's. Otherwise the handler of SIGINT stays, for the end of the interpreter: call this last.
+    caller's. Otherwise the handler of SIGINT stays, for the end of the interpreter: call this last. What would be
+    printed where standard output or standard error is closed (`>&-`) is dropped.
 
     Args:
       program: one of MODULES.
     Returns:
       Exit status of the command; 130 when it was interrupted.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (for the rest of the process)
     if threading.current_thread() is not threading.main_thread():
         return importlib.import_module(MODULES[program]).main()
     handler = _CtrlC(program)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -134,6 +135,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
       Exit status.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what it cannot encode is shown as standard error shows it
+        sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else argv
     try:
         split = words.index("--") if "--" in words else len(words)
@@ -236,7 +239,7 @@ def _find_mpirun(python: str) -> str:
     """mpirun beside the interpreter, or the first on PATH.
 
     Raises:
-      RuntimeError: there is none, or it is not Open MPI's.
+      RuntimeError: there is none, it does not start, or it is not Open MPI's.
     """
     beside = Path(python).with_name("mpirun")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpirun")
@@ -246,6 +249,11 @@ def _find_mpirun(python: str) -> str:
         )
     run = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=60)
     says = (run.stdout or run.stderr).strip().split("\n", 1)[0]
+    if run.returncode != 0:
+        raise RuntimeError(
+            f"{found} --version ended with status {run.returncode} ({says or 'it printed nothing'}); repair it, or put "
+            "another one first on PATH."
+        )
     if "Open MPI" not in says:
         raise RuntimeError(f"{found} says {says!r}, expected Open MPI; put Open MPI's mpirun first on PATH.")
     return found

@@ -56,6 +56,19 @@ def test_an_error_that_comes_of_it_inside_an_import_is_not_seen(tmp_path):
     assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
 
 
+def test_a_closed_output_is_as_good_as_none(tmp_path):
+    (tmp_path / "command.py").write_text(
+        "import sys\n\ndef main():\n    print('x')\n    return 3 + sys.stdout.isatty()\n"
+    )
+    words = [sys.executable, "-c", START.format("")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    ended = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *words], env=environ, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S,
+        check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
 def test_one_that_a_launcher_passes_on_does_not_disturb_the_end(tmp_path):
     (tmp_path / "command.py").write_text(COMMAND.format(clean_s=0.1))
     patient = "entry.REPEAT_S = 600.0; "

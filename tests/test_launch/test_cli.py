@@ -1,5 +1,6 @@
 """The command line: what is refused, in one line, and what --dry-run prints. Nothing is started here."""
 
+import io
 import os
 import stat
 import sys
@@ -99,6 +100,22 @@ def test_programs_that_are_missing_are_named(capsys, directory, monkeypatch):
     assert "error: rsync was not found, --copy-parts needs it here and on every host" in run(capsys, *copy)[2]
     python = ["--nproc", "1", "--mpi", "--python", directory / "bin" / "python", "--", "train.py"]
     assert "error: --mpi needs mpirun, which is neither beside" in run(capsys, *python)[2]
+
+
+def test_what_the_terminal_cannot_encode_is_escaped(directory, monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
+    assert main(["--nproc", "1", "--dry-run", "--env", "NAME=é", "--", "train.py"]) == 0
+    assert b"NAME=\\xe9" in shown.getvalue()
+
+
+def test_an_mpirun_that_does_not_start_is_refused(capsys, directory):
+    program = directory / "mpirun"
+    program.write_text("#!/bin/sh\necho libmpi.so not found >&2\nexit 127\n")
+    program.chmod(0o755)
+    status, _, err = run(capsys, "--nproc", 1, "--mpi", "--python", directory / "python", "--", "train.py")
+    assert status == 1
+    assert "mpirun --version ended with status 127 (libmpi.so not found); repair it, or put another one first" in err
 
 
 def test_an_mpirun_of_another_kind_is_refused(capsys, directory):
