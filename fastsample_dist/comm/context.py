@@ -94,7 +94,7 @@ class DistContext:
     ) -> DistContext:
         """Join the run that started this process: torchrun, mpirun, mpiexec, srun, or a run of one process.
 
-        Collective: every rank must call this.
+        Collective: every rank must call this, once: several ranks under torch.distributed do not meet again.
 
         Args:
           timeout_s: seconds for all ranks to join, and for any one collective later.

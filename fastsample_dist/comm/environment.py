@@ -150,6 +150,12 @@ class _Reader:
             raise self.refuse(f"{name} is {value}", f"expected {expected}")
         return value
 
+    def address(self) -> str:
+        """MASTER_ADDR, which must not be empty."""
+        if not self.environ["MASTER_ADDR"].strip():
+            raise self.refuse("MASTER_ADDR is empty", "expected the name or address of the machine of rank 0")
+        return self.environ["MASTER_ADDR"]
+
     def ranks(self, rank: str, size: str) -> tuple[int, int]:
         """(rank, world_size) from two variables."""
         world_size = self.integer(size, 1)
@@ -207,7 +213,7 @@ def _torchrun(reader: _Reader) -> LaunchInfo:
         world_size,
         local_rank,
         local_world_size,
-        master_addr=reader.environ["MASTER_ADDR"],
+        master_addr=reader.address(),
         master_port=reader.integer("MASTER_PORT", 1, 65536),
         agent_store=reader.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         attempt=reader.integer("TORCHELASTIC_RESTART_COUNT", 0) if has_attempt else 0,
@@ -304,6 +310,6 @@ def _with_backend(info: LaunchInfo, backend: str, reader: _Reader) -> LaunchInfo
         info.world_size,
         info.local_rank,
         info.local_world_size,
-        reader.environ["MASTER_ADDR"],
+        reader.address(),
         reader.integer("MASTER_PORT", 1, 65536),
     )

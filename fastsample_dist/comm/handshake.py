@@ -111,10 +111,22 @@ class _Attempt:
         said = "" if self._error is None else str(self._error).split("\n", 1)[0]
         foreign = "" if answer is None else f"another service listens there, {answer}"
         if self._serves:
-            return f"cannot serve the meeting point at {address} ({foreign or said or self._silence()})"
+            return f"cannot serve the meeting point at {address} ({self._away() or foreign or said or self._silence()})"
         if foreign or (said and self._deadline.remaining_s > 0.0):
             return f"cannot join the meeting point at {address} ({foreign or said})"
         return f"cannot join the meeting point at {address} ({self._silence()})"
+
+    def _away(self) -> str:
+        """That the address is another machine's; "" for one of this machine, and for a name that is not known."""
+        with suppress(OSError):
+            for family, kind, protocol, _, where in socket.getaddrinfo(
+                self._info.master_addr, 0, type=socket.SOCK_STREAM
+            ):
+                with suppress(OSError), socket.socket(family, kind, protocol) as own:
+                    own.bind(where)
+                    return ""
+            return "MASTER_ADDR is not an address of this machine, where rank 0 runs"
+        return ""
 
     def _silence(self) -> str:
         return (

@@ -159,8 +159,9 @@ def _join(store: dist.Store, info: LaunchInfo) -> None:
         )
     if store.add(f"joins/{info.rank}", 1) > 1:
         raise RuntimeError(
-            f"rank {info.rank}: another process has joined {address_of(info)} as this rank already; give every "
-            "process its own RANK, or choose another MASTER_PORT."
+            f"rank {info.rank}: this rank has joined {address_of(info)} already, in another process or in an earlier "
+            "DistContext of this one; give every process its own RANK, keep one DistContext for the whole run, or "
+            "choose another MASTER_PORT."
         )
     store.set(f"joined/{info.rank}", "1")
 

@@ -187,6 +187,7 @@ REFUSED = {
     "size-alone": ({"WORLD_SIZE": "2"}, "RANK, MASTER_ADDR, MASTER_PORT missing", "WORLD_SIZE=2"),
     "no-port": (without(BY_HAND, "MASTER_PORT"), "MASTER_PORT missing", "MASTER_ADDR=localhost"),
     "no-address": (without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR missing", "MASTER_PORT=29500"),
+    "address-empty": ({**BY_HAND, "MASTER_ADDR": " "}, "MASTER_ADDR is empty", "MASTER_PORT=1234"),
     "address-alone": ({"MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK, WORLD_SIZE missing", "MASTER_PORT=1"),
     "rank-not-a-number": ({**BY_HAND, "RANK": "one"}, "RANK is 'one'", "WORLD_SIZE=2"),
     "rank-empty": ({**BY_HAND, "RANK": ""}, "RANK is ''", "WORLD_SIZE=2"),

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -253,7 +254,8 @@ def test_ranks_meet_whatever_their_order():
 def test_a_rank_that_comes_twice_is_refused():
     port = free_port()
     errors = together(*(lambda rank=rank: join_error(launch(rank, 3, port), JOIN_S)[0] for rank in (0, 1, 1)))
-    assert sum("another process has joined" in message for message in errors[1:]) == 1
+    said = "already, in another process or in an earlier DistContext of this one; give every process its own RANK"
+    assert sum(said in message for message in errors[1:]) == 1
 
 
 def test_ranks_of_different_world_sizes_are_refused():
@@ -261,6 +263,13 @@ def test_ranks_of_different_world_sizes_are_refused():
     errors = together(*(lambda rank=rank: join_error(launch(rank, 2 + rank, port), JOIN_S)[0] for rank in (0, 1)))
     refused = [message for message in errors if "give all ranks the same world size" in message]
     assert refused
+
+
+def test_rank_0_at_an_address_of_another_machine_is_refused():
+    info = replace(launch(0, 2, free_port()), master_addr="192.0.2.1")  # RFC 5737: no machine has it
+    message, _ = join_error(info)
+    assert message.startswith("rank 0: cannot serve the meeting point at 192.0.2.1:")
+    assert "(MASTER_ADDR is not an address of this machine, where rank 0 runs); " in message
 
 
 def test_a_port_that_is_taken_is_named():
