@@ -7,6 +7,7 @@ raises into one line on standard error; SIGTERM ends it as Ctrl-C does, so that 
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import os
 import signal
@@ -82,8 +83,21 @@ def add_json(parser: argparse.ArgumentParser, text: str = "write the results her
 
 
 def one_line(error: BaseException) -> str:
-    """The text of an error without line breaks; its type when it has no text."""
+    """The text of an error without line breaks; its type when it has no text. Standard output is named if it failed."""
+    if isinstance(error, OSError) and error.filename is None and _output_fails(error):
+        return f"standard output cannot be written ({error.strerror}); make room there, or send it elsewhere."
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _output_fails(error: OSError) -> bool:
+    """A disk is full, and it is that of standard output: an empty line cannot be written there either."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return False
+    try:
+        print(flush=True)
+    except OSError as again:
+        return again.errno == error.errno
+    return False
 
 
 def console_width() -> int | None:

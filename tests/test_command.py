@@ -3,6 +3,9 @@
 import argparse
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +27,19 @@ def test_results_that_cannot_be_written_are_named_and_nothing_stays(tmp_path, ca
     assert capsys.readouterr().err == line
     assert list(tmp_path.iterdir()) == []
     assert run(tmp_path) == 0
+
+
+def test_a_full_disk_under_standard_output_is_named():
+    code = (
+        "from fastsample_dist.command import *; made = Parser(prog='a-command'); add_json(made); "
+        "run_command(made, lambda args: print('x', flush=True), [])"
+    )
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    line = "standard output cannot be written (No space left on device); make room there, or send it elsewhere."
+    assert ended.stderr.splitlines()[0] == f"a-command: error: {line}"
 
 
 def raising(error):
