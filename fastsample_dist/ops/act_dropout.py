@@ -68,7 +68,7 @@ def act_dropout(x: Tensor, node_ids: Tensor, key: DropoutKey, *, p: float, activ
     Raises:
       ValueError: p out of range, a dtype or length mismatch, an unknown activation.
     Source: FastSample, section 4 (dropout between layers); Philox4x32-10, SC'11. Cost: O(n * width).
-    Deterministic: yes. Differentiable in x.
+    Deterministic: yes. Differentiable once in x.
     """
     threshold = drop_threshold(p)
     return torch.ops.fastsample.act_dropout(x, node_ids, threshold, activation, [key.rng_seed, key.step, key.layer])

@@ -1,4 +1,4 @@
-"""aggregate: sum, mean or max over the in-edges of an MFG, with optional edge weights; differentiable.
+"""aggregate: sum, mean or max over the in-edges of an MFG, with optional edge weights; differentiable once.
 aggregate_concat: the same, written beside the destinations' own rows, as one matrix product needs them.
 
 The gradient groups edges by source first, so sums keep the edges' order and results do not depend on the
@@ -47,7 +47,7 @@ def aggregate(
         negative tile.
     Source: FastSample, section 3.1, equation 2; tiles: Zeng et al., IPDPS'19, section V. Cost: O(num_edges * width).
     Deterministic: yes.
-    Differentiable in x and weights.
+    Differentiable once in x and weights.
     """
     if tile == "theorem":
         tile, tiles_outer = theorem_columns(x.shape[0], x.shape[1], x.element_size(), library.num_threads()), True
@@ -70,7 +70,7 @@ def aggregate_concat(
     Raises:
       ValueError: as `aggregate`; x has fewer rows than there are destinations.
     Source: GraphSAGE, NeurIPS'17, algorithm 1, line 5. Cost: O((num_dst + num_edges) * width). Deterministic: yes.
-    Differentiable in x and weights.
+    Differentiable once in x and weights.
     """
     return torch.ops.fastsample.aggregate_concat(indptr, indices, x, weights, reduce, checked)[0]
 

@@ -18,7 +18,7 @@ def register(
     definitions: torch.library.Library, operator: torch._ops.OpOverload, backward: Callable[..., tuple],
     setup_context: Callable[..., None],
 ) -> None:  # fmt: skip
-    """Make an operator differentiable.
+    """Make an operator differentiable, once: differentiating its gradient raises RuntimeError.
 
     Args:
       definitions: that the registration lasts as long as.
@@ -46,7 +46,11 @@ def register(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> tuple:
-            return *backward(ctx, *grads), None
+            if not torch.is_grad_enabled():
+                return *backward(ctx, *grads), None
+            with torch.no_grad():
+                found = backward(ctx, *grads)
+            return *_refuse_twice(operator.name().split("::")[1], found), None
 
     Gradient.__name__ = Gradient.__qualname__ = f"GradientOf_{operator.name().replace('::', '_')}"
 
@@ -59,3 +63,13 @@ def register(
         return run(keyset, given)
 
     definitions.impl(operator.name().split("::")[1], kernel, "Autograd", with_keyset=True)
+
+
+def _refuse_twice(name: str, grads: tuple) -> tuple:
+    """The gradients, in a graph that is kept, as torch's once_differentiable marks them.
+
+    All of them, whichever gradient came in: a gradient of x depends on the weights too.
+    """
+    message = f"{name} is differentiated twice, but it is differentiable once; use operators of torch in its place."
+    refuse = torch._C._functions.DelayedError(message.encode(), len(grads))
+    return refuse(*(None if grad is None else grad.detach().requires_grad_() for grad in grads))

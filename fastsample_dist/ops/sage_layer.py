@@ -61,7 +61,7 @@ def sage_layer(
       ValueError: shapes or dtypes that do not fit, a source id outside x, p out of range, one of node_ids and key.
     Source: GraphSAGE, NeurIPS'17, algorithm 1, lines 4 and 5; FastSample, section 4 (dropout between layers).
     Cost: O(num_edges * width + num_dst * width * out_width). Deterministic: as torch.mm on the same machine.
-    Differentiable in x, weight, bias and edge_weights.
+    Differentiable once in x, weight, bias and edge_weights.
     """
     checks.require((node_ids is None) == (key is None), "node_ids and key belong together; give both or neither.")
     draw = [0, 0, 0, 0] if key is None else [key.rng_seed, key.step, key.layer, act_dropout_ops.drop_threshold(p)]

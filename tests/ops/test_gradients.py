@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fastsample_dist import ops
 from fastsample_dist.ops import gradients
 
 
@@ -54,3 +55,30 @@ def test_torch_finds_nothing_amiss_with_the_registration(scaled):
     operator, _ = scaled
     torch.library.opcheck(operator, (torch.ones(3, requires_grad=True), 2))
     torch.library.opcheck(operator, (torch.ones(3), 2, torch.zeros(3, requires_grad=True), 4))
+
+
+EDGES = torch.tensor([0, 2]), torch.tensor([0, 1])
+KEY = ops.DropoutKey(rng_seed=0, step=0, layer=0)
+WEIGHT = torch.ones(1, 4, requires_grad=True)
+ONCE = {
+    "aggregate": lambda x: ops.aggregate(*EDGES, x),
+    "act_dropout": lambda x: ops.act_dropout(x, torch.arange(2), KEY, p=0.0),
+    "sage_layer": lambda x: ops.sage_layer(*EDGES, x, WEIGHT),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_second_derivative_is_refused(name, power):
+    """With power 1 the gradient that comes in is a constant; that of sage_layer's x still depends on the weight."""
+    x = torch.ones(2, 2, requires_grad=True)
+    [grad] = torch.autograd.grad(ONCE[name](x).pow(power).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=f"{name} is differentiated twice, but it is differentiable once; use"):
+        grad.pow(2).sum().backward()
+
+
+def test_the_first_derivative_is_the_same_in_a_graph_that_is_kept(scaled):
+    operator, _ = scaled
+    x = torch.ones(3, requires_grad=True)
+    [grad] = torch.autograd.grad(operator(x, 2).sum() + x.pow(2).sum(), x, create_graph=True)
+    assert grad.tolist() == [4, 4, 4]
