@@ -55,7 +55,8 @@ def gather_rows(rows: Tensor, ids: Tensor, cache: RowCache | None = None, *, che
 
     Args:
       rows: [num_rows, ...] of any dtype, contiguous (a memory-mapped tensor stays on disk except for the rows
-        requested). For ids on a GPU: on that GPU, or in pinned host memory that it reads over the bus.
+        requested). For ids on a GPU: on that GPU, or in pinned host memory that it reads over the bus. It has no
+        gradient: a table that is trained is indexed with torch, rows[ids].
       ids: int32 | int64 [n].
       cache: copies of some rows on the ids' GPU, read in place of the table's; the CPU reads the table.
       checked: False on a GPU: do not wait to find out whether an id is bad. Its row is zeros, and a later call on the
@@ -63,9 +64,11 @@ def gather_rows(rows: Tensor, ids: Tensor, cache: RowCache | None = None, *, che
     Returns:
       [n, ...] of rows' dtype, on the ids' device.
     Raises:
-      ValueError: an id outside 0 .. num_rows - 1.
+      ValueError: an id outside 0 .. num_rows - 1; rows that require a gradient, unless gradients are off.
     Cost: O(n * row bytes). Deterministic: yes.
     """
+    checks.tensors(rows=rows, ids=ids)
+    _check_not_trained("gather_rows", rows=rows)
     cached, places = (None, None) if cache is None else (cache.rows, cache.places)
     return torch.ops.fastsample.gather_rows(rows, ids, cached, places, checked)
 
@@ -97,7 +100,8 @@ def merge_rows(
     Returns:
       [n, width] on the places' device; [n, width + 4] for packed rows.
     Raises:
-      ValueError: a place outside the tables, widths or dtypes that differ, a conversion that does not exist.
+      ValueError: a place outside the tables, widths or dtypes that differ, a conversion that does not exist, rows that
+        require a gradient, as in `gather_rows`.
     Cost: O(n * width), each row read once and written once. Deterministic: yes.
     """
     cached, slots = (None, None) if cache is None else (cache.rows, cache.places)
@@ -108,6 +112,7 @@ def merge_rows(
         f"{len(scaled)} of {len(tables)} tables have scales; expected all of them or none.",
     )
     rows, *others = (table.rows for table in tables)
+    _check_not_trained("merge_rows", own=rows, fetched=fetched)
     dtype = rows.dtype if dtype is None else dtype
     return torch.ops.fastsample.merge_rows(
         rows, fetched, places, dtype, cached, slots, checked, others or None, scaled or None
@@ -130,6 +135,17 @@ def _row_bytes(rows: Tensor) -> int:
     for size in rows.shape[1:]:
         elements *= size
     return elements * rows.element_size()
+
+
+def _check_not_trained(operator: str, **tables: Tensor) -> None:
+    if not torch.is_grad_enabled():
+        return
+    for name, rows in tables.items():
+        if rows.requires_grad:
+            raise ValueError(
+                f"{name} requires a gradient, which {operator} does not have; pass {name}.detach(), or index the table "
+                "with torch (table[ids]) to train it."
+            )
 
 
 def _check_gather(rows: Tensor, ids: Tensor) -> Tensor:

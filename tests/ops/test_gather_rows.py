@@ -29,6 +29,19 @@ def test_gather_rows_refuses_an_id_outside(bad):
         ops.gather_rows(torch.rand(50, 2), torch.tensor([0, bad]))
 
 
+def test_rows_that_require_a_gradient_are_refused():
+    rows, ids = torch.rand(5, 2, requires_grad=True), torch.tensor([3, 0])
+    with pytest.raises(
+        ValueError, match=r"rows requires a gradient, which gather_rows does not have; pass rows\.detach"
+    ):
+        ops.gather_rows(rows, ids)
+    with pytest.raises(ValueError, match=r"own requires a gradient, which merge_rows does not have; pass own\.detach"):
+        ops.merge_rows(rows, torch.rand(0, 2), ids)
+    with torch.no_grad():
+        assert torch.equal(ops.gather_rows(rows, ids), rows[ids])
+    assert torch.equal(ops.gather_rows(rows.detach(), ids), rows[ids])
+
+
 @pytest.mark.parametrize("in_dtype", NARROW)
 @pytest.mark.parametrize("out_dtype", [None, torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
