@@ -19,6 +19,7 @@ from fastsample_dist.ops.column_tiles import theorem_columns
 from fastsample_dist.ops.layer_cores import CPU, CUDA, LayerCore
 
 WIDEST = (0, 0)  # tile and tiles_outer: as many columns as registers hold, row by row
+THEOREM = ()  # in their place: tiles of `theorem_columns`, which the kernel counts: tracing cannot ask for threads
 
 
 def aggregate(
@@ -49,9 +50,8 @@ def aggregate(
     Deterministic: yes.
     Differentiable once in x and weights.
     """
-    if tile == "theorem":
-        tile, tiles_outer = theorem_columns(x.shape[0], x.shape[1], x.element_size(), library.num_threads()), True
-    return torch.ops.fastsample.aggregate(indptr, indices, x, weights, reduce, checked, [tile, int(tiles_outer)])[0]
+    tiles = THEOREM if tile == "theorem" else (tile, int(tiles_outer))
+    return torch.ops.fastsample.aggregate(indptr, indices, x, weights, reduce, checked, tiles)[0]
 
 
 def aggregate_concat(
@@ -92,6 +92,8 @@ def _arguments(
                 f"weights has shape {tuple(weights.shape)}; expected {indices.numel()} rows, one per edge."
             )
         num_heads = 1 if weights.dim() == 1 else weights.shape[1]
+    if len(tiles) == len(THEOREM):
+        tiles = theorem_columns(x.shape[0], x.shape[1], x.element_size(), library.num_threads()), 1
     return library.Aggregation(
         library.address(indptr), library.address(indices), indptr.numel() - 1, x.shape[0], indices.numel(),
         library.type_code(indices), library.REDUCE_CODES[reduce], library.address(weights), num_heads, x.shape[1],

@@ -30,21 +30,22 @@ def induced_subgraph(
     of the nodes' degrees); nothing is cleared or allocated per node of the graph. Deterministic: yes.
     """
     checks.tensors(indptr=indptr, indices=indices, nodes=nodes)
-    threads = library.num_threads(num_threads)
+    threads = None if num_threads is None else library.num_threads(num_threads)  # tracing cannot ask for torch's
     rows, sources, positions = torch.ops.fastsample.induced_subgraph(indptr, indices, nodes, edge_ids, threads)
     return (rows, sources, positions) if edge_ids else (rows, sources)
 
 
 def _induced_subgraph_cpu(
-    indptr: Tensor, indices: Tensor, nodes: Tensor, edge_ids: bool, num_threads: int
+    indptr: Tensor, indices: Tensor, nodes: Tensor, edge_ids: bool, num_threads: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows, sources, positions = SamplingGraph(indptr, indices).induced(nodes, edge_ids, num_threads)
+    threads = library.num_threads(num_threads)
+    rows, sources, positions = SamplingGraph(indptr, indices).induced(nodes, edge_ids, threads)
     return rows, sources, rows.new_empty(0) if positions is None else positions
 
 
 SCHEMAS = {
     "induced_subgraph": (
-        "(Tensor indptr, Tensor indices, Tensor nodes, bool edge_ids, int num_threads) -> (Tensor, Tensor, Tensor)",
+        "(Tensor indptr, Tensor indices, Tensor nodes, bool edge_ids, int? num_threads) -> (Tensor, Tensor, Tensor)",
         _induced_subgraph_cpu,
     )
 }

@@ -174,6 +174,7 @@ def test_no_destinations():
         ({"indices": torch.tensor([0, 30])}, "edge 1 has source 30; expected 0 to 29"),
         ({"indptr": torch.tensor([0, 1, 1])}, "indptr runs from 0 to 1; expected 0 to 2"),
         ({"x": torch.rand(30, 4).half()}, "x is torch.float16"),
+        ({"x": torch.rand(30)}, r"x is torch.float32 of shape \(30,\); expected two dimensions"),
         ({"weights": torch.rand(3)}, r"weights has shape \(3,\); expected 2 rows, one per edge"),
         ({"weights": torch.rand(2, 3)}, "4 columns cannot be split between 3 heads"),
         ({"tile": -1}, "tile is -1; expected a number of columns, or 0 for as many as registers hold"),
@@ -186,6 +187,8 @@ def test_wrong_arguments_are_refused(change, message):
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         ops.aggregate(**arguments)
+    with pytest.raises(ValueError, match=message):
+        ops.aggregate(**{"tile": "theorem"} | arguments)
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)

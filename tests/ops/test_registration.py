@@ -83,14 +83,16 @@ def test_every_registered_operator_has_a_case():
     assert {name.split(".")[0] for name in registered} == set(CASES)
 
 
-def test_sampling_operators_are_traced_without_a_break(monkeypatch):
+def test_operators_are_traced_without_a_break(monkeypatch):
     # which torch 2.4 does only when it is asked to, where the shapes of results depend on values
     monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
     spec = ops.SampleSpec(fanouts=(3, 2), rng_seed=7)
 
     def batch(indptr, indices, seeds, x):
         hops = ops.sample_mfg(indptr, indices, seeds, spec, step=3)
-        return hops.nodes, ops.gather_rows(x, hops.nodes) * 2, ops.sample_neighbors(indptr, indices, seeds, spec, hop=0)
+        rows = ops.aggregate(*ops.induced_subgraph(indptr, indices, seeds), x[:9], tile="theorem")
+        neighbours = ops.sample_neighbors(indptr, indices, seeds, spec, hop=0)
+        return hops.nodes, ops.gather_rows(x, hops.nodes) * 2, neighbours, rows
 
     arguments = (GRAPH.indptr, GRAPH.indices, SEEDS, torch.rand(GRAPH.indptr.numel() - 1, 3))
     compiled = torch.compile(batch, fullgraph=True, backend="aot_eager")
