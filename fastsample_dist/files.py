@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -102,8 +103,21 @@ def write_text(path: str | Path, text: str, *, durable: bool = False) -> None:
 
 
 def write_json(path: str | Path, results: Mapping[str, object]) -> None:
-    """Write results as JSON; see `complete_file`."""
-    write_text(path, json.dumps(results, indent=1) + "\n")
+    """Write results as `json_text`; see `complete_file`."""
+    write_text(path, json_text(results, indent=1) + "\n")
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """A value as JSON, which has no NaN and no infinity: they become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import json
+import math
 import os
 import subprocess
 import sys
@@ -53,6 +54,15 @@ def test_errors_that_are_about_no_file_pass_as_they_are(tmp_path, error):
     with pytest.raises(type(error)) as raised, naming_file(tmp_path / "file"):
         raise error
     assert raised.value is error and str(error) == text
+
+
+def test_json_has_null_for_what_is_no_number(tmp_path):
+    path = tmp_path / "out.json"
+    write_json(
+        path, {"loss": float("nan"), "ranks": [{"rate": np.float64("inf"), "steps": 3}], "pair": (1.5, -math.inf)}
+    )
+    found = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert found == {"loss": None, "ranks": [{"rate": None, "steps": 3}], "pair": [1.5, None]}
 
 
 def test_a_file_that_cannot_be_finished_leaves_nothing_and_the_older_one(tmp_path):

@@ -13,6 +13,7 @@ A record is one line of --jsonl and one entry of "epochs" in --json:
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -119,6 +120,7 @@ def read_records(path: Path) -> list[Record]:
         try:
             record = json.loads(line)
             check_record(record)
+            record |= {name: math.nan for name in _scores(record) if record[name] is None}
         except ValueError as error:
             raise ValueError(
                 f"--from-jsonl {path}: line {number} is not the record of an epoch ({error}); remove the line, or pass "
@@ -138,7 +140,7 @@ def check_record(record: object) -> None:
       ValueError: with what is wrong.
     """
     _check_numbers("the line", record, ("epoch", "loss", "steps", *TIMES))
-    _check_numbers("the line", record, [name for name in record if name.startswith(("val_", "test_"))])
+    _check_numbers("the line", record, [name for name in _scores(record) if record[name] is not None])
     for place, rank in enumerate(_list_of(record, "ranks")):
         _check_numbers(f"ranks[{place}]", rank, ("rank", "steps", *TIMES, *(set(MEMORY) & set(rank))))
         for purpose, counts in _mapping_of(rank, "comm").items():
@@ -148,6 +150,11 @@ def check_record(record: object) -> None:
     _check_numbers("cache", cache, [name for name in CACHE if cache.get(name) is not None])
     if roles := _mapping_of(record, "roles"):
         _check_roles(roles)
+
+
+def _scores(record: Record) -> list[str]:
+    """Names of the scores; null is one that was NaN or infinite, as a score that is missing is not written."""
+    return [name for name in record if name.startswith(("val_", "test_"))]
 
 
 def _check_roles(roles: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ in memory and tried again with the next epoch's figures, see `GrowingFile`.
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import time
@@ -19,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastsample_dist.files import naming_file
+from fastsample_dist.files import json_text, naming_file
 
 Figures = Mapping[str, Any]
 
@@ -110,7 +109,8 @@ class FigureWriter(ABC):
 
 
 class JsonLinesWriter(FigureWriter):
-    """One JSON object per line, complete as soon as `write` returns; an existing file is continued.
+    """One JSON object per line, complete as soon as `write` returns; an existing file is continued. NaN and
+    infinite figures are null.
 
     Args:
       path: the file; its directory must exist.
@@ -122,7 +122,7 @@ class JsonLinesWriter(FigureWriter):
         super().__init__("--jsonl", GrowingFile(Path(path)))
 
     def _encode(self, figures: Figures, step: int) -> bytes:
-        return (json.dumps({"step": step, **figures}) + "\n").encode()
+        return (json_text({"step": step, **figures}) + "\n").encode()
 
 
 class TensorBoardWriter(FigureWriter):

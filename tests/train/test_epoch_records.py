@@ -1,6 +1,7 @@
 """What is recorded of every epoch, by the command on two ranks and in one process; and records read back."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -123,6 +124,14 @@ def test_blank_lines_are_no_records(tmp_path):
     assert len(read_records(path)) == 1
 
 
+def test_a_score_that_was_no_number_leaves_a_gap(tmp_path):
+    path = write_lines(tmp_path / "a", make_records(3))
+    path.write_text(path.read_text().replace(str(make_records(3)[1]["val_acc"]), "null"))
+    records = read_records(path)
+    assert math.isnan(records[1]["val_acc"])
+    render_page(records)
+
+
 def changed(**values):
     return json.dumps({**make_records(1)[0], **values})
 
@@ -133,7 +142,7 @@ DAMAGES = {
     "not an object": ("[1, 2]", "the line is list, expected an object"),
     "a figure is missing": ('{"epoch": 1}', "loss of the line is None, expected a number"),
     "a figure is text": (changed(seconds="long"), "seconds of the line is 'long', expected a number"),
-    "a score is null": (changed(val_acc=None), "val_acc of the line is None, expected a number"),
+    "a score is text": (changed(val_acc="good"), "val_acc of the line is 'good', expected a number"),
     "ranks are a number": (changed(ranks=2), "ranks is int, expected a list"),
     "a rank is empty": (changed(ranks=[{}]), r"rank of ranks\[0\] is None, expected a number"),
     "counts are missing": (

@@ -23,6 +23,13 @@ def test_json_lines_are_complete_at_once_and_continue_a_file(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [17, 34]
 
 
+def test_json_lines_have_null_for_what_is_no_number(tmp_path):
+    writer = JsonLinesWriter(tmp_path / "epochs.jsonl")
+    writer.write({"val_acc": float("nan"), "ranks": [{"seconds": float("inf")}]}, 17)
+    found = json.loads((tmp_path / "epochs.jsonl").read_text(), parse_constant=pytest.fail)
+    assert found == {"step": 17, "val_acc": None, "ranks": [{"seconds": None}]}
+
+
 def test_json_lines_refuse_a_directory_that_is_missing(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         JsonLinesWriter(tmp_path / "missing" / "epochs.jsonl")
