@@ -22,8 +22,8 @@ class SampleSpec:
     """How neighbours are drawn.
 
     Attributes:
-      fanouts: neighbours per node and hop, hop order from the seeds outwards; -1 takes all, and so does any number from
-        the largest in-degree up. 0 .. 2**63 - 1.
+      fanouts: neighbours per node and hop, hop order from the seeds outwards; 0 .. 2**63 - 1. Not with replacement: -1
+        takes all, and so does any number from the largest in-degree up.
       replace: draw with replacement: a fanout, 0 .. 2**31, is then the number of picks of every node that has
         neighbours.
       rng_seed: 0 .. 2**63 - 1; key of the counter-based generator.

@@ -77,7 +77,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--epochs", type=count)
     add("--batch-size", type=count, help="seeds per rank and step (default: %(default)s)")
     add("--fanouts", type=fanout_list, help="from the seeds outwards (default: 15,10,5)")
-    add("--eval-fanouts", type=fanout_list, help="--eval-fanouts=-1,-1,-1 takes all (default: as --fanouts)")
+    takes_all = "--eval-fanouts=-1,-1,-1 takes all, not with --replace"
+    add("--eval-fanouts", type=fanout_list, help=f"{takes_all} (default: as --fanouts)")
     add("--sampler", choices=CHOICES["sampler"], help="of neighbours, walks or subgraphs; see below (default: uniform)")
     add("--replace", action="store_true", help="draw neighbours with replacement")
     add("--layers", type=count, help="of the model (default: one per fanout)")
