@@ -75,16 +75,17 @@ def sample_neighbors(
       indices: int32 | int64 [num_edges]; source ids, may exceed num_rows (a slice of a larger graph).
       rows: same dtype as indices, [n]; row numbers, repeats allowed.
       spec: method, fanouts, generator key, threads.
-      hop: which fanout, and part of the generator's key.
+      hop: which fanout, 0 .. len(spec.fanouts) - 1, and part of the generator's key.
       step: global training step, part of the generator's key.
       orig_ids: int64 [num_rows] original ids of the rows, None when row r is original node r.
     Returns:
       (indptr int64 [n + 1], neighbours [indptr[-1]] of the dtype of `indices`, edge ids int64 [indptr[-1]] or None).
     Raises:
-      ValueError: a row outside 0 .. num_rows - 1, a dtype mismatch, damaged offsets.
+      ValueError: a row outside 0 .. num_rows - 1, a hop without a fanout, a dtype mismatch, damaged offsets.
     Source: FastSample, section 3.3. Cost: O(n + picks). Deterministic: yes.
     """
     checks.tensors(indptr=indptr, indices=indices, rows=rows)
+    hop = checks.whole("hop", hop, 0, len(spec.fanouts) - 1)
     picks, neighbors, edge_ids = torch.ops.fastsample.sample_neighbors(
         indptr, indices, orig_ids, rows, spec.fanouts[hop], spec.flags, [spec.rng_seed, step, hop], spec.num_threads
     )

@@ -112,6 +112,13 @@ def test_a_batch_is_the_union_of_its_halves():
     assert torch.equal(rows(whole), torch.cat([rows(left), rows(right)]))
 
 
+@pytest.mark.parametrize("hop", [-1, 2, 1.5])
+def test_a_hop_without_a_fanout_is_refused(hop):
+    graph = random_csc()
+    with pytest.raises(ValueError, match=f"hop is {hop}; expected an integer from 0 to 1"):
+        ops.sample_neighbors(graph.indptr, graph.indices, graph.indices[:2], ops.SampleSpec(fanouts=(3, 2)), hop=hop)
+
+
 def test_a_draw_depends_on_step_hop_and_seed():
     graph = random_csc(num_edges=6000)
     seeds = torch.arange(10, dtype=torch.int32)
