@@ -7,8 +7,8 @@ open the data -> loaders, model, trainer -> (resume) -> Trainer.fit with callbac
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -18,17 +18,19 @@ import torch
 from torch import nn
 
 from fastsample_dist import __version__
+from fastsample_dist.comm.agree import PURPOSE as SETUP
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
-from fastsample_dist.files import check_writable, naming_file, write_json, write_text
+from fastsample_dist.files import check_writable, write_json, write_text
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.page import require_matplotlib
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.roles import ROLES_NONE
+from fastsample_dist.pipeline.seeds import check_counts
 from fastsample_dist.pipeline.subgraph_loader import SubgraphLoader
 from fastsample_dist.pipeline.transport import SHARED
 from fastsample_dist.progress import make_progress
@@ -235,8 +237,7 @@ def check_outputs(config: TrainConfig) -> None:
     if config.tensorboard is not None:
         if find_spec("tensorboard") is None:
             raise ValueError("--tensorboard needs a package; pip install 'fastsample_dist[tensorboard]'.")
-        with naming_file(config.tensorboard):
-            config.tensorboard.mkdir(parents=True, exist_ok=True)
+        check_directory("--tensorboard", config.tensorboard)
 
 
 def open_data(config: TrainConfig, ctx: DistContext) -> DistData:
@@ -258,13 +259,32 @@ def open_data(config: TrainConfig, ctx: DistContext) -> DistData:
 
 
 def check_splits(config: TrainConfig, data: DistData) -> None:
-    """The splits that are trained on and measured are there, before anything is trained."""
-    for split in ("train", *(("val", "test") if config.eval_every > 0 else ())):
-        try:
-            data.split(split)
-        except ValueError as error:
-            hint = "" if split == "train" else "; or pass --eval-every 0, which trains without measuring"
-            raise ValueError(f"{str(error).removesuffix('.')}{hint}.") from error
+    """The splits that are trained on and measured are there, and none is empty on all ranks, before anything is
+    trained. Collective: every rank must call this.
+    """
+    splits = ("train", *(("val", "test") if config.eval_every > 0 else ()))
+
+    def sizes() -> list[int]:
+        found = []
+        for split in splits:
+            with _offering_no_evaluation(split):
+                found.append(data.split(split).numel())
+        return found
+
+    per_rank = data.ctx.comm.all_gather_object(agree(data.ctx, sizes), purpose=SETUP)
+    for split, counts in zip(splits, zip(*per_rank, strict=True), strict=True):
+        with _offering_no_evaluation(split):
+            check_counts(split, counts)
+
+
+@contextmanager
+def _offering_no_evaluation(split: str) -> Iterator[None]:
+    """What is refused of a split that is only measured names the option that does without."""
+    try:
+        yield
+    except ValueError as error:
+        hint = "" if split == "train" else "; or pass --eval-every 0, which trains without measuring"
+        raise ValueError(f"{str(error).removesuffix('.')}{hint}.") from error
 
 
 def make_loaders(config: TrainConfig, data: DistData) -> dict[str, BatchLoader]:

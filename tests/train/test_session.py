@@ -11,7 +11,8 @@ import fastsample_dist as fsd
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
-from fastsample_dist.train.session import result_writes
+from fastsample_dist.testing import run_distributed
+from fastsample_dist.train.session import check_splits, result_writes
 from tests.train.task import make_task
 
 
@@ -50,6 +51,27 @@ def test_splits_that_cannot_be_measured_are_refused_before_anything_is_trained(u
     with pytest.raises(ValueError, match=r"no split 'val' .* or pass --eval-every 0, which trains without measuring\."):
         fsd.train.run(fsd.train.TrainConfig(**unmeasured, eval=neighbours), ctx)
     assert "epoch" not in capsys.readouterr().out
+
+
+def train_on_one_split(ctx, path, neighbours):
+    data = fsd.DistData.load(path, ctx)
+    empty = torch.empty(0, dtype=torch.int64)
+    data._splits |= {"val": empty if ctx.rank else data.split("train"), "test": empty}
+    with pytest.raises(ValueError, match=r"the test split is empty on all 2 rank.* or pass --eval-every 0"):
+        check_splits(fsd.train.TrainConfig(data=path, eval=neighbours), data)
+    check_splits(fsd.train.TrainConfig(data=path, eval_every=0), data)
+
+
+@pytest.mark.parametrize("neighbours", ["sampled", "full"])
+def test_a_split_that_is_empty_on_all_ranks_is_refused(tmp_path, neighbours):
+    run_distributed(2, train_on_one_split, args=(make_task(tmp_path, 2).path, neighbours))
+
+
+def test_the_directory_for_tensorboard_is_refused_with_its_option(unmeasured, ctx, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"--tensorboard .*file cannot be written \(File exists\); pass another"):
+        fsd.train.run(fsd.train.TrainConfig(**unmeasured, tensorboard=tmp_path / "file"), ctx)
 
 
 def test_a_run_that_measures_nothing_needs_a_train_split_alone(unmeasured, ctx):
