@@ -120,7 +120,7 @@ def read_records(path: Path) -> list[Record]:
         try:
             record = json.loads(line)
             check_record(record)
-            record |= {name: math.nan for name in _scores(record) if record[name] is None}
+            record |= {name: math.nan for name in _measured(record) if record[name] is None}
         except ValueError as error:
             raise ValueError(
                 f"--from-jsonl {path}: line {number} is not the record of an epoch ({error}); remove the line, or pass "
@@ -139,8 +139,9 @@ def check_record(record: object) -> None:
     Raises:
       ValueError: with what is wrong.
     """
-    _check_numbers("the line", record, ("epoch", "loss", "steps", *TIMES))
-    _check_numbers("the line", record, [name for name in _scores(record) if record[name] is not None])
+    _check_numbers("the line", record, ("epoch",))
+    measured = [name for name in _measured(record) if record.get(name, "") is not None]
+    _check_numbers("the line", record, (*measured, "steps", *TIMES))
     for place, rank in enumerate(_list_of(record, "ranks")):
         _check_numbers(f"ranks[{place}]", rank, ("rank", "steps", *TIMES, *(set(MEMORY) & set(rank))))
         for purpose, counts in _mapping_of(rank, "comm").items():
@@ -152,9 +153,9 @@ def check_record(record: object) -> None:
         _check_roles(roles)
 
 
-def _scores(record: Record) -> list[str]:
-    """Names of the scores; null is one that was NaN or infinite, as a score that is missing is not written."""
-    return [name for name in record if name.startswith(("val_", "test_"))]
+def _measured(record: Record) -> list[str]:
+    """Names of the loss and the scores there are; null is one that was NaN or infinite."""
+    return ["loss", *(name for name in record if name.startswith(("val_", "test_")))]
 
 
 def _check_roles(roles: dict[str, Any]) -> None:

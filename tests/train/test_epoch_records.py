@@ -124,11 +124,12 @@ def test_blank_lines_are_no_records(tmp_path):
     assert len(read_records(path)) == 1
 
 
-def test_a_score_that_was_no_number_leaves_a_gap(tmp_path):
-    path = write_lines(tmp_path / "a", make_records(3))
-    path.write_text(path.read_text().replace(str(make_records(3)[1]["val_acc"]), "null"))
-    records = read_records(path)
-    assert math.isnan(records[1]["val_acc"])
+@pytest.mark.parametrize("name", ["loss", "val_acc"])
+def test_what_was_no_number_leaves_a_gap(tmp_path, name):
+    records = make_records(3)
+    records[1][name] = None
+    records = read_records(write_lines(tmp_path / "a", records))
+    assert math.isnan(records[1][name])
     render_page(records)
 
 
