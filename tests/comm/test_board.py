@@ -1,6 +1,7 @@
 """The status board: what ranks publish, who is blamed when a deadline passes, and a stopped rank that is named."""
 
 import os
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -139,7 +140,8 @@ def published(boards, calls_by_rank: dict[int, list[str]]) -> list[Watch]:
 def test_the_blame_falls_on_who_is_behind(boards, calls, said, caplog):
     watch = published(boards, calls)[0]
     assert said in watch.diagnosis(DeadlineError(3.0), Deadline(3.0))
-    assert "rank 0 has waited 0.0 s; what each rank entered last:\n  rank      step" in caplog.text
+    # on a busy machine a moment of waiting is not 0.0 s
+    assert re.search(r"rank 0 has waited \d\.\d s; what each rank entered last:\n  rank      step", caplog.text)
 
 
 def test_after_a_lost_connection_the_ranks_that_are_behind_are_named(boards):
