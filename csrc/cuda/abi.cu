@@ -8,7 +8,8 @@ static const FsAbiEntry kEntries[] = {
   FS_SHARED_STRUCTS
   FS_STRUCT(FsCudaSampleSizes, max_nodes, max_degree, max_rows, max_edges, max_tasks, grid_blocks, state_words,
             table_nodes, table_words, workspace_bytes)
-  FS_STRUCT(FsCudaSeeds, ids, count, step)
+  FS_STRUCT(FsCudaReplay, step, ids, moved_by)
+  FS_STRUCT(FsCudaSeeds, ids, count, replay)
   FS_STRUCT(FsCudaBatch, nodes, indptr, indices, edge_ids, workspace, table)
   FS_STRUCT(FsCudaRowCache, rows, places, num_rows, place_type)
   FS_STRUCT(FsCudaRows, rows, num_rows, row_bytes, cache)
@@ -37,7 +38,7 @@ static const FsAbiEntry kEntries[] = {
   FS_CONSTANT(FS_CUDA_NO_ENTRY) FS_CONSTANT(FS_CUDA_NEVER)
   FS_CONSTANT(FS_CUDA_MAX_HOPS)
   FS_CONSTANT(FS_CUDA_BAD_SEED_WORD) FS_CONSTANT(FS_CUDA_REPEATED_SEED_WORD) FS_CONSTANT(FS_CUDA_TABLE_FULL_WORD)
-  FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD) FS_CONSTANT(FS_CUDA_HOP_WORDS)
+  FS_CONSTANT(FS_CUDA_REPLAY_WORD) FS_CONSTANT(FS_CUDA_FIRST_HOP_WORD) FS_CONSTANT(FS_CUDA_HOP_WORDS)
   FS_CONSTANT(FS_CUDA_GATHER_ROWS) FS_CONSTANT(FS_CUDA_MERGE_ROWS) FS_CONSTANT(FS_CUDA_MAILBOX_WORDS)
   FS_CONSTANT(FS_CUDA_MAILBOX_TAKEN)
   FS_CONSTANT(FS_CUDA_QUEUE_DONE) FS_CONSTANT(FS_CUDA_QUEUE_STUCK) FS_CONSTANT(FS_CUDA_QUEUE_FULL)

@@ -23,6 +23,10 @@ namespace fs {
 constexpr uint64_t kNothing = ~0ull;  // of a word that holds the first bad position
 constexpr int64_t kBadSeed = FS_CUDA_BAD_SEED_WORD, kRepeatedSeed = FS_CUDA_REPEATED_SEED_WORD, kNumSeeds = 2,
                   kStamp = 3, kTableFull = FS_CUDA_TABLE_FULL_WORD;
+// What clear_batch has read of FsCudaReplay.
+constexpr int64_t kReplayStep = FS_CUDA_REPLAY_WORD, kReplayIds = kReplayStep + 1, kMovedBy = kReplayStep + 2;
+constexpr int64_t kReplayWords = sizeof(FsCudaReplay) / sizeof(uint64_t);
+static_assert(FS_CUDA_FIRST_HOP_WORD == FS_CUDA_REPLAY_WORD + kReplayWords, "one behind the other");
 constexpr int64_t kFirstHopWord = FS_CUDA_FIRST_HOP_WORD, kHopWords = FS_CUDA_HOP_WORDS;
 FS_HD int64_t num_edges_word(int hop) { return kFirstHopWord + kHopWords * hop; }
 FS_HD int64_t bad_row_word(int hop) { return num_edges_word(hop) + 1; }

@@ -95,7 +95,7 @@ void compact(const Compact& c) {
   hop.table = scratch.table;
   hop.nodes = static_cast<Id*>(c.out_src_nodes);
   const int64_t words = scratch.cleared_bytes / static_cast<int64_t>(sizeof(uint64_t));
-  launch(clear_batch, blocks_for(words), c.stream, BatchMemory{scratch.state, words, nullptr, nullptr, 0});
+  launch(clear_batch, blocks_for(words), c.stream, BatchMemory{scratch.state, words, nullptr, nullptr, 0, nullptr});
   launch(add_destinations<Id>, blocks_for(c.num_dst), c.stream, hop, static_cast<const Id*>(c.dst_nodes), c.num_dst,
          c.num_edges);
   const int64_t most = c.num_dst > c.num_edges ? c.num_dst : c.num_edges;

@@ -68,7 +68,7 @@ SeedTask<Id> seed_task(const BatchCall& call, const BatchScratch<Id>& scratch) {
           static_cast<Id*>(call.batch.nodes),
           spec.rng_seed,
           spec.step,
-          call.seeds.step,
+          call.seeds.replay != nullptr,
           spec.num_hops,
           spec.first_hop,
           spec.method == FS_LABOR,
@@ -79,7 +79,8 @@ template <typename Id>
 void clear_scratch(const BatchCall& call, const BatchScratch<Id>& scratch) {
   const int64_t words = scratch.cleared_bytes / static_cast<int64_t>(sizeof(uint64_t));
   launch(clear_batch, blocks_for(words), call.stream,
-         BatchMemory{scratch.state, words, scratch.last_stamp, scratch.table.values, scratch.table.slots});
+         BatchMemory{scratch.state, words, scratch.last_stamp, scratch.table.values, scratch.table.slots,
+                     call.seeds.replay});
 }
 
 template <typename Id>

@@ -74,18 +74,26 @@ FS_DEVICE uint64_t enter_node(const DeviceIdTable<Id>& table, uint64_t* state, I
 
 // What a batch starts from.
 struct BatchMemory {
-  uint64_t* cleared;  // [num_cleared] becomes ~0, but for the stamp; the state is its first piece
+  uint64_t* cleared;  // [num_cleared] becomes ~0, but for the stamp and the replay; the state is its first piece
   int64_t num_cleared;
   uint64_t* last_stamp;  // of a table that stays, or null
   uint64_t* values;      // [slots] of that table
   int64_t slots;
+  const FsCudaReplay* replay;  // or null
 };
+
+// Only here is the replay read over the bus.
+FS_DEVICE uint64_t first_word(const BatchMemory& memory, uint64_t stamp, int64_t i) {
+  if (i == kStamp) return stamp << kStampShift;
+  if (memory.replay == nullptr || i < kReplayStep || i > kMovedBy) return ~0ull;
+  return load_now(reinterpret_cast<const uint64_t*>(memory.replay) + (i - kReplayStep));
+}
 
 FS_KERNEL void clear_batch(BatchMemory memory) {
   const uint64_t last = memory.last_stamp == nullptr ? kNoValue : *memory.last_stamp;
   const uint64_t stamp = last - 1 < kMostStamp ? last - 1 : kMostStamp;  // after 0, and at first
   for (int64_t i = thread_number(); i < memory.num_cleared; i += num_threads()) {
-    memory.cleared[i] = i == kStamp ? stamp << kStampShift : ~0ull;
+    memory.cleared[i] = first_word(memory, stamp, i);
   }
   if (last != 0) return;
   for (int64_t i = thread_number(); i < memory.slots; i += num_threads()) memory.values[i] = kNoValue;
@@ -103,12 +111,12 @@ struct SeedTask {
   Id* nodes;
   uint64_t rng_seed;
   uint64_t step;
-  const uint64_t* step_on_device;  // null: `step`
+  bool is_replayed;  // seeds and step are those in the state
   int32_t num_hops, first_hop;
   bool is_layer, shares_hops;  // FS_LABOR, layer_dependency
 
   FS_DEVICE uint64_t key_of(int64_t hop) const {
-    const uint64_t now = step_on_device == nullptr ? step : *step_on_device;
+    const uint64_t now = is_replayed ? state[kReplayStep] : step;
     const uint32_t stage = shares_hops ? kAllHops : static_cast<uint32_t>(first_hop + hop);
     const StageKey key = stage_key(rng_seed, is_layer ? kLayer : kSampling, stage, now);
     return key.k0 | static_cast<uint64_t>(key.k1) << 32;
@@ -120,12 +128,13 @@ FS_DEVICE void put_seeds(const SeedTask<Id>& task) {
   const int64_t first = thread_number();
   if (first < task.num_hops) task.stage_keys[first] = task.key_of(first);
   const uint64_t stamp = task.state[kStamp];
+  const Id* seeds = task.is_replayed ? reinterpret_cast<const Id*>(task.state[kReplayIds]) : task.seeds;
   if (first == 0) {
     task.state[kNumSeeds] = static_cast<uint64_t>(task.num_seeds);
     if (task.last_stamp != nullptr) *task.last_stamp = stamp >> kStampShift;
   }
   for (int64_t i = first; i < task.num_seeds; i += num_threads()) {
-    const Id seed = task.seeds[i];
+    const Id seed = seeds[i];
     task.nodes[i] = seed;
     if (seed < 0 || static_cast<int64_t>(seed) >= task.num_ids) {
       atomic_min(task.state + kBadSeed, static_cast<uint64_t>(i));

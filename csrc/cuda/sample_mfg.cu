@@ -135,6 +135,9 @@ FsStatus fs_cuda_sample_neighbors(const FsGraph* graph, const FsSampleSpec* spec
   if (spec->num_hops != 1) {
     return fs::fail(FS_INVALID_ARGUMENT, "sample_neighbors: %d hops; expected 1", spec->num_hops);
   }
+  if (rows->replay != nullptr) {
+    return fs::fail(FS_INVALID_ARGUMENT, "sample_neighbors: rows with a replay; expected none");
+  }
   const auto sample = graph->id_type == FS_INT32 ? fs::sample_rows<int32_t> : fs::sample_rows<int64_t>;
   sample({*graph, *spec, *rows, *sizes, *batch, static_cast<cudaStream_t>(stream)});
   return fs::launch_status("sample_neighbors");

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define FS_ABI_VERSION 15
+#define FS_ABI_VERSION 16
 
 typedef enum {
   FS_OK = 0,

@@ -42,23 +42,31 @@ typedef struct {
   int64_t workspace_bytes; /* scratch of one call */
 } FsCudaSampleSizes;
 
+/* What recorded launches of a batch read anew in every replay, in pinned host memory. */
+typedef struct {
+  uint64_t step;    /* in place of spec->step */
+  const void* ids;  /* in place of FsCudaSeeds.ids, as many */
+  int64_t moved_by; /* bytes from the batch's arrays to those that fs_cuda_hand_out writes */
+} FsCudaReplay;
+
 typedef struct {
   const void* ids; /* [count] unique row ids, id_type; for sample_neighbors rows that may repeat */
   int64_t count;
-  const uint64_t* step; /* device memory that holds the step, or NULL: spec->step. For captured launches */
+  const FsCudaReplay* replay; /* or NULL; not of sample_neighbors */
 } FsCudaSeeds;
 
 #define FS_CUDA_BAD_SEED_WORD 0
 #define FS_CUDA_REPEATED_SEED_WORD 1
 #define FS_CUDA_TABLE_FULL_WORD 4
-#define FS_CUDA_FIRST_HOP_WORD 5
+#define FS_CUDA_REPLAY_WORD 5
+#define FS_CUDA_FIRST_HOP_WORD 8
 #define FS_CUDA_HOP_WORDS 5
 
 /* Where a mini-batch goes; everything is device memory. When the enqueued work is done the workspace starts with
  * state_words words of 64 bits, ~0 where nothing is wrong:
  *   [0] position of the first seed that is not a row, [1] of the first seed that is repeated, [2] number of seeds,
  * [3] the batch's stamp, [4] 0: the id table had too little room, nothing else holds, and the batch is to be sampled
- * again with sizes for more, and
+ * again with sizes for more, from [FS_CUDA_REPLAY_WORD] on what was read of FsCudaReplay, and
  *   for hop h from [FS_CUDA_FIRST_HOP_WORD + FS_CUDA_HOP_WORDS * h] on: num_edges; the first row that does not exist;
  * the first edge whose source does not exist; the first row with such a source among all its neighbours (FS_LABOR);
  * num_src (not of sample_neighbors). */
@@ -83,6 +91,10 @@ FS_API FsStatus fs_cuda_sample_sizes(const FsGraph* graph, const FsSampleSpec* s
 /* Enqueue all hops of one mini-batch (as fs_sample_mfg). Weights and alias tables are device memory like the graph. */
 FS_API FsStatus fs_cuda_sample_mfg(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* seeds,
                                    const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, void* stream);
+/* Enqueue, behind all hops of a batch with a replay, copies of its arrays at their sizes, moved_by bytes from where
+ * they are, and of its state words to `words` in pinned host memory. What is refused leaves unusable copies. */
+FS_API FsStatus fs_cuda_hand_out(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSampleSizes* sizes,
+                                 const FsCudaBatch* batch, int64_t* words, void* stream);
 /* Enqueue one hop without relabelling (as fs_sample_neighbors): indices are source ids. */
 FS_API FsStatus fs_cuda_sample_neighbors(const FsGraph* graph, const FsSampleSpec* spec, const FsCudaSeeds* rows,
                                          const FsCudaSampleSizes* sizes, const FsCudaBatch* batch, void* stream);

@@ -1,20 +1,22 @@
 """CapturedSampler: the per-hop kernels of one batch size, recorded once as a CUDA graph and replayed for every step.
 
-Everything that the kernels need lies at fixed places: seeds and step are copied there before a replay, and the batch's
-arrays, as large as their bounds, are written by every replay again. Replaying saves the launches of a batch, which is
-most of the time of a small one; a batch is copied out, at the size of its bounds, so that it outlives the next.
+Everything that the kernels need lies at fixed places. Where the seeds are, the step, and where the batch is to go are
+words of host memory that the first kernel reads; the batch's arrays, as large as their bounds, are written by every
+replay again, and the last kernel copies them, as long as they have become, into memory that outlives the next replay.
+Replaying saves the launches of a batch, which is most of the time of a small one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import sizeof
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fastsample_dist.ops import checks
-from fastsample_dist.ops.cuda_batch import EnqueuedBatch
+from fastsample_dist.ops import checks, cuda
+from fastsample_dist.ops.cuda_batch import EnqueuedBatch, Replay, Request
 from fastsample_dist.ops.cuda_sampling import CudaSamplingGraph
 from fastsample_dist.ops.read_back import HostWords
 from fastsample_dist.ops.sample_spec import SampleSpec
@@ -108,25 +110,23 @@ class CapturedSampler:
             f"a batch of {num_seeds} seeds may take {needed} bytes but max_bytes is {max_bytes}; raise it, take fewer "
             "seeds or smaller fanouts, or sample without recording.",
         )
-        # Seeds that any graph takes, for recording: the first rows.
         checks.require(
             num_seeds <= graph.num_rows, f"num_seeds is {num_seeds} but the graph has {graph.num_rows} nodes."
         )
-        self._seeds = torch.arange(num_seeds, dtype=graph.dtype, device=graph.device)
-        # The step is a word of host memory, which the recorded work copies: writing it there takes no call of torch.
-        is_pinned = graph.device.type == "cuda"
-        asked = torch.zeros(1, dtype=torch.int64, pin_memory=is_pinned)
-        self._asked_step, step = asked.numpy(), torch.zeros(1, dtype=torch.int64, device=graph.device)
-        self._recorder = CudaGraphRecorder(graph.device) if recorder is None else recorder
+        # Seeds that any graph takes, for recording: the first rows. The arrays are copied onto themselves.
+        first_rows = torch.arange(num_seeds, dtype=graph.dtype, device=graph.device)
+        replay = torch.zeros(sizeof(Replay) // 8, dtype=torch.int64, pin_memory=graph.device.type == "cuda")
+        self._replay = Replay.from_address(replay.data_ptr())
+        self._replay.ids = first_rows.data_ptr()
         table = graph.new_table(num_seeds, spec)  # its own: replays of other samplers may run meanwhile
-        self._batch = graph.enqueue(self._seeds, spec, 0, step_on_device=step, table=table)
+        self._batch = graph.enqueue(first_rows, spec, 0, replay=replay, table=table)
         self._state = HostWords(graph.device, self._batch.layout.sizes.state_words)
 
         def enqueue() -> None:
-            step.copy_(asked, non_blocking=True)
             graph.enqueue_into(self._batch)
-            self._state.enqueue(self._batch.workspace)  # which begins with them
+            graph.hand_out(self._batch, self._state)
 
+        self._recorder = CudaGraphRecorder(graph.device) if recorder is None else recorder
         self._recorder.record(enqueue)
 
     def sample(self, seeds: Tensor, step: int = 0) -> SampledHops:
@@ -135,7 +135,7 @@ class CapturedSampler:
         Raises:
           ValueError: another number of seeds than was recorded; else as `ops.sample_mfg`.
         """
-        seeds = self.graph.row_ids("seeds", seeds)
+        seeds = self.graph.on_device("seeds", seeds)
         if seeds.numel() != self.num_seeds:
             raise ValueError(
                 f"seeds has {seeds.numel()} entries, but {self.num_seeds} were recorded; sample other sizes without "
@@ -143,15 +143,18 @@ class CapturedSampler:
             )
         if step < 0:
             raise ValueError(f"step is {step}; expected 0 or more.")
-        recorded = self._batch
-        stream = self._recorder.follow()  # behind the copies of the batch before, on whichever stream
-        self._seeds.copy_(seeds, non_blocking=True)
-        self._asked_step[0] = step  # the replay before has read its own: its batch has been waited for
-        self._recorder.replay()
-        self._state.mark(stream)
-        memory = recorded.memory.clone()
-        if stream is not None:  # which may still copy when this sampler is dropped
-            recorded.memory.record_stream(stream)
-        return self.graph.finish(
-            EnqueuedBatch(recorded.request, recorded.layout, memory, recorded.workspace, None), self._state.read
-        )
+        recorded, replay = self._batch, self._replay
+        stream, memory = cuda.current_stream(self.graph.device), torch.empty_like(recorded.memory)
+        # The replay before has read its own: its batch has been waited for.
+        replay.step, replay.ids = step, seeds.data_ptr()
+        replay.moved_by = memory.data_ptr() - recorded.memory.data_ptr()
+        request = Request(seeds, self.spec, step, kernel=recorded.request.kernel)
+        batch = EnqueuedBatch(request, recorded.layout, memory, recorded.workspace, None)
+        try:
+            self._recorder.replay()
+            self._state.mark(stream)
+            return self.graph.finish(batch, self._state.read)
+        except BaseException:  # an interrupt, perhaps before the batch has been waited for
+            self._state.mark(stream)
+            self._state.read()
+            raise

@@ -40,11 +40,18 @@ class Sizes(Structure):
     )
 
 
+@cuda.DECLARED.mirror("FsCudaReplay")
+class Replay(Structure):
+    """FsCudaReplay."""
+
+    _fields_ = (("step", c_uint64), ("ids", c_void_p), ("moved_by", c_int64))
+
+
 @cuda.DECLARED.mirror("FsCudaSeeds")
 class Seeds(Structure):
     """FsCudaSeeds."""
 
-    _fields_ = (("ids", c_void_p), ("count", c_int64), ("step", c_void_p))
+    _fields_ = (("ids", c_void_p), ("count", c_int64), ("replay", c_void_p))
 
 
 @cuda.DECLARED.mirror("FsCudaBatch")
@@ -85,6 +92,9 @@ cuda.DECLARED.functions(
     fs_cuda_persistent_mfg=(*_BATCH, POINTER(Queue), c_void_p),
     fs_cuda_cooperative_mfg=(*_BATCH, c_uint64, c_void_p),
     fs_cuda_sample_neighbors=(*_BATCH, c_void_p),
+    fs_cuda_hand_out=(
+        POINTER(library.Graph), POINTER(library.SampleArguments), POINTER(Sizes), POINTER(Batch), c_void_p, c_void_p,
+    ),
 )  # fmt: skip
 
 
@@ -96,14 +106,14 @@ class Request:
       ids: the seeds on the device, of the graph's id dtype; of one hop alone its rows.
       spec: how neighbours are drawn.
       step: global training step.
-      step_on_device: int64 [1] in device memory that the kernels read in place of `step`, or None.
+      replay: None, or int64 [3] in pinned host memory (`Replay`) that the kernels read in place of `ids` and `step`.
       kernel: of kernel_choice.KERNELS.
     """
 
     ids: Tensor
     spec: SampleSpec
     step: int
-    step_on_device: Tensor | None = None
+    replay: Tensor | None = None
     kernel: str = "per_hop"
 
     def by(self, kernel: str) -> Request:

@@ -38,16 +38,17 @@ from fastsample_dist.ops.kernel_choice import (
     serves,
 )  # fmt: skip
 from fastsample_dist.ops.library import Refusal
+from fastsample_dist.ops.read_back import HostWords
 from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import EdgeWeights, SampledHops, SamplingGraph
 from fastsample_dist.ops.table_room import ALL, TableRoom
 
 _NOTHING_WRONG = -1  # of a state word that holds the first bad position
 # Words of the state, see FsCudaBatch.
-_BAD_SEED, _REPEATED_SEED, _TABLE_FULL, _FIRST_HOP_WORD, _HOP_WORDS = 0, 1, 4, 5, 5
+_BAD_SEED, _REPEATED_SEED, _TABLE_FULL, _FIRST_HOP_WORD, _HOP_WORDS = 0, 1, 4, 8, 5
 cuda.DECLARED.values(
     FS_CUDA_BAD_SEED_WORD=_BAD_SEED, FS_CUDA_REPEATED_SEED_WORD=_REPEATED_SEED, FS_CUDA_TABLE_FULL_WORD=_TABLE_FULL,
-    FS_CUDA_FIRST_HOP_WORD=_FIRST_HOP_WORD, FS_CUDA_HOP_WORDS=_HOP_WORDS,
+    FS_CUDA_REPLAY_WORD=5, FS_CUDA_FIRST_HOP_WORD=_FIRST_HOP_WORD, FS_CUDA_HOP_WORDS=_HOP_WORDS,
 )  # fmt: skip
 _KEPT_LAYOUTS = 64  # of kinds of batches
 
@@ -115,7 +116,7 @@ class CudaSamplingGraph(SamplingGraph):
 
     def neighbors(self, rows: Tensor, spec: SampleSpec, hop: int, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """One hop without relabelling; see `ops.sample_neighbors`."""
-        rows = self._on_device("rows", rows)
+        rows = self.on_device("rows", rows)
         arguments = spec.arguments(step, hop)
         request = Request(rows, spec, step)
         layout = self._layout(rows.numel(), spec, request.kernel, hop, ALL)
@@ -136,7 +137,7 @@ class CudaSamplingGraph(SamplingGraph):
         spec: SampleSpec,
         step: int,
         *,
-        step_on_device: Tensor | None = None,
+        replay: Tensor | None = None,
         table: Tensor | None = None,
     ) -> EnqueuedBatch:
         """Enqueue the kernels of one mini-batch on the current stream, without waiting for anything.
@@ -145,17 +146,17 @@ class CudaSamplingGraph(SamplingGraph):
           seeds: [num_seeds] of the graph's id dtype.
           spec: how neighbours are drawn.
           step: global training step.
-          step_on_device: int64 [1] in device memory, read by the kernels in place of `step`: so that a captured CUDA
-            graph can be replayed for other steps. Then "auto" samples per hop, and the id table has room for all nodes
-            that can come: a replay is not sampled again.
+          replay: int64 [3] in pinned host memory (`cuda_batch.Replay`), read by the kernels in place of seeds and
+            step: so that a captured CUDA graph can be replayed for others. Then "auto" samples per hop, and the id
+            table has room for all nodes that can come: a replay is not sampled again.
           table: of `new_table`, which nothing else uses meanwhile; None: the calling thread's for the current stream.
         Raises:
           ValueError: what can be refused without reading the seeds.
         """
-        request = Request(self._on_device("seeds", seeds), spec, step, step_on_device, self._kernel)
+        request = Request(self.on_device("seeds", seeds), spec, step, replay, self._kernel)
         if self._kernel != "auto":
             return self._enqueue(request, table)
-        if step_on_device is not None or not all(serves(kernel, spec) for kernel in KERNELS):
+        if replay is not None or not all(serves(kernel, spec) for kernel in KERNELS):
             return self._enqueue(request.by(PER_HOP), table)
         return self._choice.run(
             kind_of(spec, request.ids.numel()), lambda: KERNELS,
@@ -185,6 +186,14 @@ class CudaSamplingGraph(SamplingGraph):
             self._call("fs_cuda_cooperative_mfg", batch, arguments, self._queue.patience_ns, stream=stream)
         else:
             self._call("fs_cuda_sample_mfg", batch, arguments, stream=stream)
+
+    def hand_out(self, batch: EnqueuedBatch, state: HostWords) -> None:
+        """Enqueue, behind all kernels of a batch with a replay, copies of its arrays, at their sizes, into the memory
+        that the replay says, and of its state words.
+        """
+        described = batch.layout.described(batch.memory, batch.workspace, batch.table)
+        given = self._view, batch.request.spec.arguments(batch.request.step), batch.layout.sizes, described
+        cuda.call("fs_cuda_hand_out", batch.workspace, *given, state.address)
 
     def finish(self, batch: EnqueuedBatch, state: Callable[[], list[int]] | None = None) -> SampledHops:
         """Wait for a batch's kernels and cut its arrays to size.
@@ -241,7 +250,7 @@ class CudaSamplingGraph(SamplingGraph):
 
     def _enqueue(self, request: Request, table: Tensor | None, *, whole_table: bool = False) -> EnqueuedBatch:
         num_seeds, spec = request.ids.numel(), request.spec
-        expected = ALL if whole_table or request.step_on_device is not None else self._room.expected(spec, num_seeds)
+        expected = ALL if whole_table or request.replay is not None else self._room.expected(spec, num_seeds)
         stream = cuda.current_stream(self.device)
         batch = self._allocate(request, self._layout(num_seeds, spec, request.kernel, None, expected), stream)
         batch.table = self._own_table(batch) if table is None else table
@@ -267,8 +276,8 @@ class CudaSamplingGraph(SamplingGraph):
         self, name: str, batch: EnqueuedBatch, arguments: library.SampleArguments, *options: Queue | int,
         stream: torch.cuda.Stream | None,
     ) -> None:  # fmt: skip
-        ids, step = batch.request.ids, batch.request.step_on_device
-        given = Seeds(ids.data_ptr(), ids.numel(), library.address(step))
+        ids, replay = batch.request.ids, batch.request.replay
+        given = Seeds(ids.data_ptr(), ids.numel(), library.address(replay))
         described = batch.layout.described(batch.memory, batch.workspace, batch.table)
         sizes = batch.layout.sizes
         cuda.call(name, batch.workspace, self._view, arguments, given, sizes, described, *options, stream=stream)
@@ -282,8 +291,12 @@ class CudaSamplingGraph(SamplingGraph):
         row = int(bad.nonzero()[0])
         library.refuse(Refusal.OFFSETS, "sample_mfg", row, int(first[row]), int(last[row]), num_edges)
 
-    def _on_device(self, name: str, ids: Tensor) -> Tensor:
-        """Checked row ids on the device."""
+    def on_device(self, name: str, ids: Tensor) -> Tensor:
+        """Row ids on the device: of the graph's dtype, one after another.
+
+        Raises:
+          ValueError: another shape or dtype.
+        """
         ids = self.row_ids(name, ids)
         return ids if ids.device == self.device else ids.to(self.device, non_blocking=True)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastsample_dist.ops import abi, checks
 
-ABI_VERSION = 15
+ABI_VERSION = 16
 LIBRARY_DIR = Path(__file__).resolve().parent.parent / "lib"
 
 OK, INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR, APP_ERROR = range(5)

@@ -23,12 +23,14 @@ class HostWords:
     Args:
       device: of the kernels.
       count: int64 words.
+    Attributes:
+      address: of the first word.
     """
 
     def __init__(self, device: torch.device, count: int) -> None:
         is_gpu, self._count = device.type == "cuda", count
         self._words = torch.empty(count, dtype=torch.int64, pin_memory=is_gpu).numpy()
-        self._address = self._words.ctypes.data
+        self.address: int = self._words.ctypes.data
         self._event = torch.cuda.Event() if is_gpu else None
 
     def enqueue(self, words: Tensor, stream: torch.cuda.Stream | None = None) -> None:
@@ -38,7 +40,7 @@ class HostWords:
           words: at least as many; complete when that is done.
           stream: the current one, where the caller knows it.
         """
-        cuda.call("fs_cuda_publish_words", words, words.data_ptr(), self._address, self._count, stream=stream)
+        cuda.call("fs_cuda_publish_words", words, words.data_ptr(), self.address, self._count, stream=stream)
 
     def mark(self, stream: torch.cuda.Stream | None) -> None:
         """What has been enqueued on the current stream so far is what `read` waits for."""

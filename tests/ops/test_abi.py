@@ -9,7 +9,7 @@ import pytest
 from fastsample_dist.bench import native
 from fastsample_dist.bench.gpu import baseline, limits
 from fastsample_dist.bench.sampling import touch
-from fastsample_dist.ops import abi, cuda, library
+from fastsample_dist.ops import abi, cuda, cuda_collective_apps, library
 from tests.toolchain import CSRC
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -18,7 +18,7 @@ ENUM = re.compile(r"typedef enum \{(.*?)\} \w+;", re.DOTALL)
 MACRO = re.compile(r"^#define (FS_\w+) \(?(-?\d+)\)?[ \t]*$", re.MULTILINE)
 MEMBER = re.compile(r"(\w+)(?:\[\w+\])?$")
 
-DECLARING = (baseline, limits, touch)  # modules that declare what they call
+DECLARING = (baseline, limits, touch, cuda_collective_apps)  # modules that declare what they call
 
 # By what the names of a library's functions begin with: its headers, and what Python declares of it.
 KINDS = {

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from fastsample_dist import ops
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import CapturedSampler
 from fastsample_dist.ops.captured import CudaGraphRecorder
 from tests.cuda_devices import CallAgain, CudaDevice
@@ -34,43 +34,48 @@ def test_every_replay_is_the_batch_of_its_seeds_and_step(cuda_device):
         assert same(on_cpu(batch), expected)
 
 
-class Order(TorchFunctionMode):
-    """What a sampler enqueues, in order: its recorder's calls, writes into its arrays and copies out of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function.__name__ in ("copy_", "fill_", "clone"):
-            self.calls.append(function.__name__)
-        return function(*args, **(kwargs or {}))
-
-    def watch(self, recorder, monkeypatch):
-        """Note the calls of a recorder."""
-        for name in ("replay", "follow"):
-            monkeypatch.setattr(recorder, name, self._noted(name, getattr(recorder, name)))
-
-    def _noted(self, name, call):
-        def noted():
-            self.calls.append(name)
-            call()
-
-        return noted
+@pytest.mark.parametrize("method", ["uniform", "weighted", "labor"])
+@pytest.mark.parametrize("kernel", ["per_hop", "persistent", "cooperative"])
+@pytest.mark.parametrize("edge_ids", [False, True])
+def test_every_kernel_hands_out_what_it_made(cuda_device, kernel, method, edge_ids):
+    if kernel != "per_hop" and method != "uniform":
+        pytest.skip("one launch for all hops draws uniformly alone")
+    graph = random_csc()
+    graph = CSCGraph(graph.indptr, graph.indices, torch.rand(graph.num_edges), orig_ids=graph.orig_ids)
+    spec = ops.SampleSpec(fanouts=(5, 40, 3), rng_seed=SEED, edge_ids=edge_ids, method=method)
+    cpu, cuda = both(cuda_device, graph, spec, kernel)
+    captured = CapturedSampler(cuda, spec, 7, recorder=CallAgain() if cuda_device.is_emulated else None)
+    for step in (0, STEP):
+        seeds = torch.randperm(60)[:7].int()
+        assert same(on_cpu(captured.sample(cuda_device.put(seeds), step)), cpu.sample(seeds, spec, step))
 
 
-def test_a_batch_is_written_after_the_copies_of_the_one_before(emulated_device, monkeypatch):
+def test_a_batch_copies_no_more_than_it_has_become(emulated_device):
+    """Its memory is the allocator's, so what lies behind an array's end may be anything."""
     _, captured = make(emulated_device)
-    with Order() as order:
-        order.watch(captured._recorder, monkeypatch)
+    memory = torch.full_like(captured._batch.memory, 0x7777777777777777)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty_like", lambda like: memory)
+        batch = captured.sample(torch.arange(9).int())
+    for array in (batch.nodes, *batch.indptrs, *batch.indices, *batch.edge_ids):
+        behind = (array.data_ptr() - memory.data_ptr()) // array.itemsize + array.numel()
+        assert hex(memory.view(array.dtype)[behind]).strip("0x7") == ""
+
+
+def test_an_interrupt_leaves_nothing_in_flight(emulated_device, monkeypatch):
+    cpu, captured = make(emulated_device)
+    waited, read = [], captured._state.read
+    monkeypatch.setattr(captured._state, "read", lambda: waited.append(True) or read())
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(captured._recorder, "replay", interrupted)
         captured.sample(torch.arange(9).int())
-    assert order.calls == [
-        "follow",
-        "copy_",
-        "replay",
-        "copy_",
-        "clone",
-    ]  # the second copy is the recorded one, of the step
+    assert waited
+    seeds = torch.randperm(60)[:9].int()
+    assert same(on_cpu(captured.sample(seeds, STEP)), cpu.sample(seeds, SPEC, STEP))
 
 
 def test_work_is_recorded_on_a_stream_of_its_device_and_other_threads_are_left_alone(monkeypatch):

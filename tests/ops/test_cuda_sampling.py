@@ -23,20 +23,23 @@ SEED, STEP = 2**40 + 7, 2**33 + 5  # both beyond 32 bits
 FIXTURE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def on(device, graph, weights=None):
+def on(device, graph, weights=None, kernel="per_hop"):
     """The graph on a CUDA device."""
     if weights is not None:
         tables = weights.tables
         counts = None if tables.num_positive is None else device.put(tables.num_positive)
         weights = ops.EdgeWeights(device.put(weights.weights), ops.AliasTables(device.put(tables.table), counts))
     orig_ids = None if graph.orig_ids is None else device.put(graph.orig_ids)
-    return CudaSamplingGraph(device.put(graph.indptr), device.put(graph.indices), orig_ids, weights=weights)
+    return CudaSamplingGraph(
+        device.put(graph.indptr), device.put(graph.indices), orig_ids, weights=weights, kernel=kernel
+    )
 
 
-def both(device, graph, spec):
+def both(device, graph, spec, kernel="per_hop"):
     """The CPU's sampling graph and the device's."""
     weights = graph.edge_weights if spec.method == "weighted" else None
-    return SamplingGraph(graph.indptr, graph.indices, graph.orig_ids, weights=weights), on(device, graph, weights)
+    cpu = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids, weights=weights)
+    return cpu, on(device, graph, weights, kernel)
 
 
 def on_cpu(hops):
@@ -173,12 +176,14 @@ def test_many_batches_are_those_of_their_steps(cuda_device):
         assert same(on_cpu(batch), cpu.sample(seeds, spec, STEP + number))
 
 
-def test_the_step_may_lie_on_the_device(cuda_device):
+def test_seeds_and_step_may_be_said_by_words_of_the_host(cuda_device):
     graph, spec = random_csc(), ops.SampleSpec(fanouts=(4, 3), rng_seed=SEED)
     cpu, cuda = both(cuda_device, graph, spec)
     seeds = torch.randperm(60)[:9].int()
-    step = cuda_device.put(torch.tensor([STEP]))
-    batch = cuda.enqueue(cuda_device.put(seeds), spec, 0, step_on_device=step)
+    first_rows, asked = (cuda_device.put(ids) for ids in (torch.arange(9).int(), seeds))
+    replay = torch.tensor([STEP, asked.data_ptr(), 0])
+    replay = replay if cuda_device.is_emulated else replay.pin_memory()
+    batch = cuda.enqueue(first_rows, spec, 0, replay=replay)
     assert same(on_cpu(cuda.finish(batch)), cpu.sample(seeds, spec, STEP))
 
 

@@ -169,6 +169,8 @@ def test_auto_samples_per_hop_what_the_others_do_not_serve(cuda_device):
 
 def test_auto_records_per_hop(cuda_device):
     cuda = graph_on(cuda_device, random_csc())
-    step = cuda_device.put(torch.tensor([5]))
-    batch = cuda.enqueue(cuda_device.put(torch.arange(9).int()), SPEC, 0, step_on_device=step)
+    seeds = cuda_device.put(torch.arange(9).int())
+    replay = torch.tensor([5, seeds.data_ptr(), 0])
+    replay = replay if cuda_device.is_emulated else replay.pin_memory()
+    batch = cuda.enqueue(seeds, SPEC, 0, replay=replay)
     assert batch.request.kernel == "per_hop" and cuda.kernel_report() == []
