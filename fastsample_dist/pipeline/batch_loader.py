@@ -7,8 +7,9 @@ a whole machine on rails, cached), what was fetched (fetch_record.py), and makin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from typing import Any
 
 import torch
 
@@ -31,18 +32,18 @@ from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
 from fastsample_dist.pipeline.fetch_record import FetchRecord
 from fastsample_dist.pipeline.hot_cache import HotUse, make_hot_rows
+from fastsample_dist.pipeline.iterations import Iterations
 from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.pipeline.stages import Features, Stage, run_stages
 from fastsample_dist.pipeline.tasks import Executor
 from fastsample_dist.pipeline.transport import SHARED, choose_transport, report_fallback
-from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, kernel_report
 
 
 class BatchLoader(ABC):
-    """Iterates over mini-batches; one iteration is one epoch.
+    """Iterates over mini-batches; one iteration is one epoch, one at a time.
 
     Constructing and iterating are collective: every rank must do both. A loader that derives from this makes a sampler
     of its own, calls `_supply` with it, makes its stages of what that returns, and passes them to `_begin`.
@@ -84,6 +85,7 @@ class BatchLoader(ABC):
             self._read_in_place = data.features.reading(self.sharing.neighbours)
         self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
         self._lane: Lane | None = None  # the prefetch thread's, made with the first one
+        self._iterations: Iterations[Any] = Iterations(type(self).__name__)
         self._first_epoch = 0  # the one in which the loader was resumed
 
     @abstractmethod
@@ -174,14 +176,25 @@ class BatchLoader(ABC):
         """In the block one iteration may be begun, of which nothing is reported. Collective as `begin_epoch`."""
         return nullcontext() if self._fetched is None else self._fetched.left_out()
 
-    def __iter__(self) -> Iterator[MiniBatch]:
-        """Batches of one epoch, transformed where that was asked for.
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of one epoch: MiniBatch, or what `transform` makes of one.
+
+        One iteration is under way at a time: the first step of another ends it, as leaving its loop would.
 
         Collective: every rank must iterate, and stop, at the same step.
+
+        Raises:
+          ValueError: another batch was asked of an iteration that a later one has ended.
         """
-        steps, depth = self._steps_of(self.epoch), self.options.prefetch
-        self.begin_epoch(self.epoch)
+        self._iterations.end()
+        epoch, steps = self.epoch, self._steps_of(self.epoch)
+        self.begin_epoch(epoch)
         self.epoch += 1
+        yield from self._iterations.run(epoch, self._batches(steps))
+
+    def _batches(self, steps: Sequence[StepInput]) -> Generator[Any, None, None]:
+        """The batches of these steps, in order."""
+        depth = self.options.prefetch
         group = group_size(self._sampler, self.device, depth, torch.get_num_threads())
         stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)
         if depth == 0:
@@ -194,7 +207,11 @@ class BatchLoader(ABC):
             yield from ahead
 
     def close(self) -> None:
-        """Release the loader's own communicators. Collective: every rank must call this; the context does it too."""
+        """End an iteration under way and release the loader's own communicators; the context releases them too.
+
+        Collective: every rank must call this.
+        """
+        self._iterations.end()
         if self._local_comm is not None:
             self._local_comm.close()
         if self._comm is not self.data.ctx.comm:

@@ -58,7 +58,7 @@ HOST = torch.device("cpu")
 
 
 class DistLoader(BatchLoader):
-    """Iterates over mini-batches of a split's seeds, or of given ones; one iteration is one epoch.
+    """Iterates over mini-batches of a split's seeds, or of given ones; one iteration is one epoch, one at a time.
 
     Constructing and iterating are collective: every rank must do both, with the same arguments except `seeds`.
 
@@ -154,7 +154,7 @@ class DistLoader(BatchLoader):
         """Steps of a whole epoch, the same on all ranks."""
         return self._order.steps_per_epoch
 
-    def __iter__(self) -> Iterator[MiniBatch]:
+    def __iter__(self) -> Iterator[Any]:
         """See BatchLoader.
 
         Raises:

@@ -8,11 +8,12 @@ exchange that completes them.
 Permission, not a queue length, decides how far ahead the thread goes: it may make batch t only after batch
 t - depth was taken. When all ranks stop at the same batch, their threads have therefore been allowed, and finish,
 the same collectives, and a loader left early hangs nobody. (A batch stands for the same collectives on all ranks,
-combined exchanges included.) When the consumer leaves by an exception nothing is waited for: the other ranks'
-collectives fail or pass their deadline. The thread is a daemon: it never keeps a process alive. An interrupt can come
-while it is being started or joined; it is then still at work when the interpreter ends, which would unwind it inside
-of torch and abort the process. So what is at work then is abandoned, and waited for up to EXIT_S; a batch that takes
-longer is left in the middle. For a GPU it works on a stream of its own (streams.py).
+combined exchanges included.) When the consumer leaves by an exception, too, what was permitted is finished first, at
+most `prefetch` batches; where another rank takes part no more, their collectives fail or pass their deadline. The
+thread is a daemon: it never keeps a process alive. An interrupt can come while it is being started or joined; it is
+then still at work when the interpreter ends, which would unwind it inside of torch and abort the process. So what is
+at work then is abandoned, and waited for up to EXIT_S; a batch that takes longer is left in the middle. For a GPU it
+works on a stream of its own (streams.py).
 """
 
 from __future__ import annotations

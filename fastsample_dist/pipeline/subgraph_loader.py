@@ -59,7 +59,7 @@ PART_KEYS = 0x9E3779B97F4A7C15  # apart by this, modulo 2**63, are the keys of t
 
 
 class SubgraphLoader(BatchLoader):
-    """Iterates over batches of subgraphs; one iteration is one epoch. Trainer takes it as it takes DistLoader.
+    """Iterates over batches of subgraphs; one iteration is one epoch, one at a time. Trainer takes it as a DistLoader.
 
     Constructing and iterating are collective: every rank must do both, with the same arguments.
 

@@ -15,7 +15,7 @@ owner of the node that it has reached: two exchanges per step, 2 * length per ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
+from fastsample_dist.pipeline.iterations import Iterations
 from fastsample_dist.pipeline.lookahead import Prefetcher
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, in_turn, pick_own
 from fastsample_dist.sampling.transit.app import INDIVIDUAL, INF, App
@@ -61,7 +62,7 @@ class WalkBatch:
 
 
 class WalkLoader:
-    """Iterates over batches of walks from every node; one iteration is one epoch.
+    """Iterates over batches of walks from every node; one iteration is one epoch, one at a time.
 
     Constructing and iterating are collective: every rank must do both, with the same arguments. Iterating exchanges
     nothing.
@@ -122,6 +123,7 @@ class WalkLoader:
         self._parts = own_parts(data.manifest.num_parts, data.ctx)
         self._walks_per_part = [size * walks_per_node for size in data.book.part_ranges.diff().tolist()]
         self._resumed: tuple[EpochPlan, list[Tensor]] | None = None
+        self._iterations: Iterations[WalkBatch] = Iterations("WalkLoader")
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks."""
@@ -145,10 +147,21 @@ class WalkLoader:
         self.epoch = checks.whole("epoch", epoch, first)
 
     def __iter__(self) -> Iterator[WalkBatch]:
-        """Batches of one epoch; empty ones where this rank has run out of samples."""
+        """Batches of one epoch; empty ones where this rank has run out of samples.
+
+        One iteration is under way at a time: the first step of another ends it, as leaving its loop would.
+
+        Raises:
+          ValueError: another batch was asked of an iteration that a later one has ended.
+        """
+        self._iterations.end()
         plan, orders = self._plan_of(self.epoch)
         steps = list(zip(*(plan.step_inputs(order) for order in orders), strict=True))
         self.epoch += 1
+        yield from self._iterations.run(plan.epoch, self._batches(steps))
+
+    def _batches(self, steps: list[tuple[StepInput, ...]]) -> Generator[WalkBatch, None, None]:
+        """The batches of these steps, in order."""
         if self.prefetch == 0:
             yield from map(self._batch, steps)
             return

@@ -107,6 +107,60 @@ def test_leaving_a_prefetching_loader_early_hangs_nobody_and_leaves_no_thread(tm
     assert run_distributed(2, leaving_rank, args=(drawn.path, 3)) == [(3, 11, []), (3, 11, [])]
 
 
+def iterate_again(ctx, path, kind, options):
+    """(epoch and step of a first batch, those of the iteration that followed, what the first iterator said then)."""
+    data = DistData.load(path, ctx)
+    if kind == "subgraphs":
+        spec = SubgraphSpec(method="frontier", budget=50, frontier_size=10)
+        loader = SubgraphLoader(data, spec, num_layers=2, steps_per_epoch=11, **options)
+    else:
+        loader = DistLoader(data, [3, 3], 5, scheme="vanilla", **options)
+    earlier = iter(loader)
+    first = next(earlier)
+    rest = [(batch.epoch, batch.step) for batch in loader]
+    with pytest.raises(ValueError) as refused:
+        next(earlier)
+    loader.close()
+    alive = [thread.name for thread in threading.enumerate() if thread.name == "fastsample-prefetch"]
+    return (first.epoch, first.step), rest, str(refused.value), alive
+
+
+@pytest.mark.parametrize("kind", ["DistLoader", "subgraphs"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefetch": 2, "transport": "exchange", "exchange": "paired"},
+        {"prefetch": 2, "transport": "exchange"},
+        {"prefetch": 2},
+        {"prefetch": 0, "transport": "exchange"},
+    ],
+    ids=["paired", "exchange", "shared", "made when asked for"],
+)
+def test_another_iteration_ends_the_one_under_way(tmp_path, kind, options):
+    drawn = draw_partition(tmp_path, 2)
+    found = run_distributed(2, iterate_again, args=(drawn.path, kind, options))
+    assert found[0] == found[1]
+    first, rest, said, alive = found[0]
+    assert first == (0, 0) and rest == [(1, 11 + step) for step in range(11)] and alive == []
+    assert said == (
+        "this iteration of epoch 0 was ended by a later one of the same "
+        f"{'SubgraphLoader' if kind == 'subgraphs' else kind}; expected one at a time: finish it first, or make a "
+        "loader for each."
+    )
+
+
+def closing_rank(ctx, path):
+    loader = DistLoader(DistData.load(path, ctx), [3, 3], 5, scheme="vanilla", prefetch=2)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    return [thread.name for thread in threading.enumerate() if thread.name == "fastsample-prefetch"]
+
+
+def test_closing_a_loader_ends_its_iteration(tmp_path):
+    assert run_distributed(2, closing_rank, args=(draw_partition(tmp_path, 2).path,)) == [[], []]
+
+
 def raising_rank(ctx, path):
     loader = DistLoader(DistData.load(path, ctx), [3, 3], 5, prefetch=2)
     for batch in loader:

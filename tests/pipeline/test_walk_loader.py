@@ -237,3 +237,13 @@ def test_a_position_of_other_walks_is_refused(alone, ctx):
         loader.resume(position)
     with pytest.raises(ValueError, match="epoch is -1; expected an integer >= 0"):
         loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_another_iteration_ends_the_one_under_way(alone, ctx, prefetch):
+    loader = WalkLoader(DistData.load(alone.path, ctx), APP, WALKS, BATCH, prefetch=prefetch)
+    earlier = iter(loader)
+    assert next(earlier).epoch == 0
+    assert [(batch.epoch, batch.step) for batch in loader] == [(1, len(loader) + step) for step in range(len(loader))]
+    with pytest.raises(ValueError, match="this iteration of epoch 0 was ended by a later one of the same WalkLoader;"):
+        next(earlier)
