@@ -256,15 +256,45 @@ class DistData:
         """Keep no table that was placed for a device; its memory goes with the loaders that use it."""
         self._placed = {key: tables for key, tables in self._placed.items() if key[0] != device}
 
-    def labels_of(self, nodes: Tensor) -> Tensor:
+    def labels_of(self, nodes: NodeIds) -> Tensor:
         """Labels of own nodes, on their device: int64 [n] (-1: none), or float32 [n, num_outputs] as `labels`.
 
+        Args:
+          nodes: own nodes (`own_range`): an integer tensor, or what makes one.
         Raises:
-          ValueError: the partition has no labels.
+          ValueError: the partition has no labels; they are no integers, or one is not an own node.
         """
         if self.labels is None:
             raise ValueError(f"{self.path} has no labels; partition an input with labels.npy.")
-        return self.labels[nodes.long().cpu() - self.own_range[0]].to(nodes.device)
+        ids = self.book.checked(nodes)
+        check_own(self, "nodes", ids)
+        return self.labels[ids.cpu() - self.own_range[0]].to(ids.device)
+
+
+def check_own(data: DistData, name: str, ids: Tensor) -> None:
+    """Refuse nodes that are not this rank's own, those outside the graph first.
+
+    Args:
+      data: the opened partition.
+      name: of the ids, for messages.
+      ids: int64, of any shape.
+    Raises:
+      ValueError: as said.
+    """
+    lo, hi = data.own_range
+    wrong = ids[(ids < lo) | (ids >= hi)]
+    if not wrong.numel():
+        return
+    outside = wrong[(wrong < 0) | (wrong >= data.num_nodes)]
+    if outside.numel():
+        raise ValueError(
+            f"{name} holds {int(outside[0])}; expected node ids of the partition, 0 to {data.num_nodes - 1}."
+        )
+    owner = int(data.rank_book.nid2part(wrong[:1]))
+    raise ValueError(
+        f"{name} of rank {data.ctx.rank} holds node {int(wrong[0])}, which is rank {owner}'s; expected its own nodes "
+        f"{lo} to {hi - 1} (data.own_range)."
+    )
 
 
 def check_data(data: object) -> None:

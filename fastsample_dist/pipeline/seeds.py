@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.data import DistData, check_own
 
 logger = logging.getLogger(__name__)
 
@@ -36,29 +36,13 @@ def given_seeds(data: DistData, seeds: Seeds) -> Tensor:
             f"seeds is {ids.dtype} of shape {tuple(ids.shape)}; expected a list of integer node ids; of a mask pass "
             "mask.nonzero().flatten()."
         )
-    ids, (lo, hi) = ids.long(), data.own_range
-    wrong = ids[(ids < lo) | (ids >= hi)]
-    if wrong.numel():
-        _refuse_foreign(data, wrong)
+    ids = ids.long()
+    check_own(data, "seeds", ids)
     distinct, counts = ids.unique(return_counts=True)
     if distinct.numel() < ids.numel():
         twice = int(distinct[counts.argmax()])
         raise ValueError(f"seeds holds node {twice} {int(counts.max())} times; expected each node once.")
     return ids
-
-
-def _refuse_foreign(data: DistData, ids: Tensor) -> None:
-    """Refuse nodes that are not this rank's own, those outside the graph first."""
-    outside = ids[(ids < 0) | (ids >= data.num_nodes)]
-    if outside.numel():
-        raise ValueError(
-            f"seeds holds {int(outside[0])}; expected node ids of the partition, 0 to {data.num_nodes - 1}."
-        )
-    owner, (lo, hi) = int(data.rank_book.nid2part(ids[:1])), data.own_range
-    raise ValueError(
-        f"seeds of rank {data.ctx.rank} holds node {int(ids[0])}, which is rank {owner}'s; expected its own nodes {lo} "
-        f"to {hi - 1} (data.own_range)."
-    )
 
 
 def check_counts(source: str, seeds_per_rank: Sequence[int]) -> None:

@@ -35,6 +35,32 @@ def labels_on_rank(ctx, path, scheme, prefetch):
     return facts, seeds, torch.cat([batch.labels for batch in batches]), data.orig_ids(own), data.labels
 
 
+def foreign_labels(ctx, path):
+    """(what a node of another rank, and one of none, is refused with; labels of a list)."""
+    data, said = DistData.load(path, ctx), []
+    lo, hi = data.own_range
+    for wrong in ([lo, hi % data.num_nodes], [lo, data.num_nodes], [0.5]):
+        with pytest.raises(ValueError) as refused:
+            data.labels_of(wrong)
+        said.append(str(refused.value))
+    assert torch.equal(data.labels_of([hi - 1, lo]), data.labels[[-1, 0]])
+    assert len(data.labels_of([])) == 0
+    return data.own_range, said
+
+
+def test_labels_of_other_ranks_nodes_are_refused(tmp_path):
+    path = draw_partition(tmp_path, 4).path
+    found = run_distributed(4, foreign_labels, args=(path,))
+    for rank, ((lo, hi), said) in enumerate(found):
+        node = hi % 240
+        assert said == [
+            f"nodes of rank {rank} holds node {node}, which is rank {(rank + 1) % 4}'s; expected its own nodes {lo} to "
+            f"{hi - 1} (data.own_range).",
+            f"node ids run from {lo} to 240; expected 0 to 239.",
+            "node ids are torch.float32; expected an integer type.",
+        ]
+
+
 @pytest.mark.parametrize(("scheme", "prefetch"), [("hybrid", 0), ("hybrid", 2), ("vanilla", 0)])
 def test_ranks_see_the_labels_of_their_nodes(drawn, scheme, prefetch):
     raw, path = drawn
