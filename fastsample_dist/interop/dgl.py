@@ -20,6 +20,7 @@ from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import ReadOptions, dgl_memory
 from fastsample_dist.graph.inputs.heterogeneous import flatten
+from fastsample_dist.sampling.arrays import check_graph
 from fastsample_dist.sampling.mfg import MFG, MiniBatch, check_batch
 
 if TYPE_CHECKING:
@@ -108,9 +109,11 @@ def to_graph(graph: CSCGraph) -> DGLGraph:
       graph: in-neighbour lists; weights become the edge data "weight".
     Raises:
       ImportError: see `to_blocks`.
+      ValueError: it is no CSCGraph.
     Cost: int32 ids are copied to int64; offsets, int64 ids and weights are shared.
     """
     dgl = require_dgl("to_graph")
+    check_graph(graph)
     edges = ("csc", (graph.indptr, graph.indices.long(), torch.empty(0, dtype=torch.int64)))
     made = dgl.graph(edges, num_nodes=graph.num_nodes).formats("csc")
     if graph.weights is not None:
@@ -362,6 +365,6 @@ def from_graph(
     Returns:
       RawGraph; edges of the first type first, each in the order of their ids. bfloat16 features become float32.
     Raises:
-      ValueError: two names for one thing ("feat" and "x"), or data that do not fit, in one line.
+      ValueError: no DGLGraph, two names for one thing ("feat" and "x"), or data that do not fit, in one line.
     """
     return flatten(dgl_memory.typed_graph(graph, name=name, undirected=undirected, task=task, where=where), None)

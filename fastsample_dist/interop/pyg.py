@@ -257,6 +257,8 @@ def from_data(
     Returns:
       RawGraph; arrays share the tensors' memory where they can. bfloat16 features become float32.
     Raises:
-      ValueError: attributes that do not fit, or adj_t in place of edge_index: one line.
+      ValueError: no Data or HeteroData, attributes that do not fit, or adj_t in place of edge_index: one line.
     """
+    if not hasattr(data, "to_dict"):
+        raise ValueError(f"{name} is a {type(data).__name__}; expected a Data or HeteroData.")
     return from_mapping(data.to_dict(), ReadOptions(undirected=undirected, task=task), name=name)

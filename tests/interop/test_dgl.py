@@ -114,6 +114,11 @@ def test_what_is_no_batch_is_refused(dgl):
         interop.dgl.to_blocks(3)
 
 
+def test_what_is_no_graph_is_refused(dgl):
+    with pytest.raises(ValueError, match=r"^graph is a int; expected a CSCGraph\.$"):
+        interop.dgl.to_graph(3)
+
+
 def test_without_dgl_the_error_names_the_extra():
     run = run_code(HIDE_DGL)
     assert run.returncode == 0, run.stderr

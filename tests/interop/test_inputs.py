@@ -99,6 +99,30 @@ def test_a_dgl_graph_of_several_types(several_types):
     assert found(interop.dgl.from_graph(several_types)) == flat(TYPED)
 
 
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", ["csr", "csc"]], ids=str)
+def test_a_dgl_graph_restricted_to_some_formats(dgl, one_type, several_types, tmp_path, form):
+    restricted, graph = one_type.formats(form), draw_graph(weighted=True)
+    before = restricted.formats()
+    raw = interop.dgl.from_graph(restricted)
+    assert np.array_equal(raw.edge_index, graph.edges) and np.array_equal(raw.edge_weight, graph.weights)
+    assert restricted.formats() == before
+    assert found(interop.dgl.from_graph(several_types.formats(form))) == flat(TYPED)
+    dgl.save_graphs(str(tmp_path / "tiny.bin"), restricted)
+    assert found(read_graph(tmp_path / "tiny.bin")) == listed(graph)
+
+
+@pytest.mark.parametrize("given", [3, None, {}], ids=str)
+def test_what_is_no_dgl_graph_is_refused(given):
+    with pytest.raises(ValueError, match=f"^graph is a {type(given).__name__}; expected a DGLGraph.$"):
+        interop.dgl.from_graph(given)
+
+
+@pytest.mark.parametrize("given", [3, None, {}], ids=str)
+def test_what_is_no_pyg_data_is_refused(given):
+    with pytest.raises(ValueError, match=f"^data is a {type(given).__name__}; expected a Data or HeteroData.$"):
+        interop.pyg.from_data(given)
+
+
 def test_ids_agree_with_dgls_own_flattening(dgl, several_types):
     edges = dgl.to_homogeneous(several_types).edges()
     assert sorted(zip(*(ids.tolist() for ids in edges), strict=True)) == flat(TYPED)["edges"]

@@ -51,9 +51,11 @@ def typed_graph(
     Returns:
       TypedGraph; edges of a type in the order of their ids.
     Raises:
-      ValueError: a block, two names for one thing, or data that do not fit: one line.
+      ValueError: no graph of DGL, a block, two names for one thing, or data that do not fit: one line.
     """
     place = name if where is None else where
+    if not hasattr(graph, "canonical_etypes"):
+        raise ValueError(f"{place} is a {type(graph).__name__}; expected a DGLGraph.")
     if graph.is_block:
         raise ValueError(f"{place} is a block of a mini-batch; pass the whole graph.")
     nodes = [_node_type(graph, kind, place, task, skip) for kind in graph.ntypes]
@@ -127,6 +129,7 @@ def _edge_type(graph: Any, kind: tuple[str, str, str], place: str, skip: Collect
     weight = only_of(data, WEIGHT_NAMES, f"{place}: edges of type {kind[1]}", "edge_weight") if wanted else None
     left = set(data) - ({weight} if wanted else set(WEIGHT_NAMES))
     note_left_out(f"{place}: data of edges of type {kind[1]}", sorted(left))
-    pieces = [(f"{place}: edges of type {kind[1]}", as_array(torch.stack(graph.edges(etype=kind, order="eid"))))]
+    listed = graph[kind].formats("coo")  # another graph: one that is restricted to CSR or CSC has no order "eid"
+    pieces = [(f"{place}: edges of type {kind[1]}", as_array(torch.stack(listed.edges(order="eid"))))]
     weights = [as_array(data[weight]).reshape(-1)] if weight else None
     return EdgeType(source=kind[0], relation=kind[1], target=kind[2], pieces=pieces, weights=weights)
