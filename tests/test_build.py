@@ -149,6 +149,7 @@ def test_wheel_holds_the_library_and_no_extension_module(build):
     names = zipfile.ZipFile(build.wheel).namelist()
     libraries = [name for name in names if name.endswith(".so")]
     assert sorted(libraries) == [f"fastsample_dist/lib/libfastsample{room}.so" for room in ("", "_bench")]
+    assert "fastsample_dist/py.typed" in names
     assert not [name for name in names if ".cpython-" in name or name.startswith(("tests/", "csrc/"))]
 
 
@@ -167,6 +168,7 @@ def test_sdist_holds_the_sources_and_every_module_once(sources):
     for path in ("partition/", "launch/", "tests/"):
         assert not [name for name in names if name.startswith(path)]
     assert not [name for name in names if name.endswith((".so", ".pyc", ".o"))]
+    assert "fastsample_dist/py.typed" in names
 
 
 @pytest.mark.grid

@@ -11,7 +11,9 @@ C++ ones from the #include lines. `violations` and `find_circle` are the checker
 """
 
 import ast
+import importlib
 import json
+import pkgutil
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -57,7 +60,7 @@ ROOMS = {
     "partition": {"ops", "graph"},
     "launch": set(),
     "examples": BELOW_TRAIN | {"train", "interop", ENTRY, PUBLIC},
-    "__init__": set(),
+    "__init__": set(),  # when it is loaded
     **{room: LOWEST for room in LOWEST},
     ENTRY: {"partition", "launch", "train", "verify", "doctor", "bench"},
 }
@@ -175,7 +178,8 @@ def python_violations(root: Path, path: Path) -> Iterator[str]:
     for found in find_imports(ast.parse(path.read_text()), ".".join(names), is_package):
         place, top, target = f"{relative}:{found.line}", found.target.split(".")[0], room_of(found.target)
         foreign = target is None and top != PACKAGE and top not in sys.stdlib_module_names
-        if target is not None and target not in {room} | LOWEST | ROOMS[room]:
+        is_public = room == "__init__" and not found.on_load
+        if target is not None and not is_public and target not in {room} | LOWEST | ROOMS[room]:
             yield f"{place}: {room} imports {target} ({found.target})"
         if top in MOVED_IN:
             yield f"{place}: imports {top}, which is not installed under that name; write {PACKAGE}.{top}"
@@ -311,6 +315,7 @@ BAD_PYTHON = [
         "import it where it is used",
     ),
     ("fastsample_dist/train/d.py", "import rich", "loading the module imports rich"),
+    ("fastsample_dist/__init__.py", "from fastsample_dist.graph.csc import CSCGraph", "__init__ imports graph"),
 ]
 BAD_HEADERS = [
     ("csrc/core/a.h", '#include "cpu/status.h"', "core includes csrc/cpu"),
@@ -322,6 +327,7 @@ BAD_HEADERS = [
     ("csrc/cpu/c.cpp", '#include "missing.h"', "not in csrc"),
 ]
 GOOD = {
+    "fastsample_dist/__init__.py": "if TYPE_CHECKING:\n    from fastsample_dist.graph.csc import CSCGraph as CSCGraph",
     "fastsample_dist/train/good.py": "from fastsample_dist import ops, __version__\nimport torch.nn as nn\nimport os",
     "fastsample_dist/comm/mpi.py": "def load():\n    from mpi4py import MPI\n    return MPI",
     "fastsample_dist/interop/dgl.py": "if TYPE_CHECKING:\n    from dgl import DGLGraph",
@@ -395,6 +401,43 @@ def test_the_walk_reaches_every_room():
     walked = {path.relative_to(ROOT / PACKAGE).parts[0] for path in (ROOT / PACKAGE).rglob("*.py")}
     rooms = set(ROOMS) - {"partition", "launch", "examples", "__init__"} - LOWEST - {ENTRY}
     assert rooms <= walked
+
+
+def shown_to_checkers(package: ModuleType) -> dict[str, str]:
+    """What a package imports under `if TYPE_CHECKING:`, in the form that exports it: the source of each name."""
+    guards = [node for node in ast.parse(Path(package.__file__).read_text()).body if guards_types(node)]
+    imports = [node for guard in guards for node in guard.body]
+    return {
+        alias.asname: f"{node.module}.{alias.name}"
+        for node in imports
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+
+
+@pytest.mark.parametrize(
+    ("room", "names"),
+    [
+        ("", lambda package: {*package._PUBLIC, *package._SUBMODULES}),
+        (".train", lambda package: package._PUBLIC.keys() | package._MODULES - {"__main__"}),
+        (".testing", lambda package: {*package.__all__}),
+        (".interop", lambda package: {"dgl", "pyg"}),
+        (".sampling", lambda package: {"transit"}),
+    ],
+    ids=["the public names", "train", "testing", "interop", "sampling"],
+)
+def test_checkers_and_editors_see_the_names_that_are_loaded_on_use(room, names):
+    package = importlib.import_module(PACKAGE + room)
+    shown = shown_to_checkers(package)
+    assert shown.keys() == names(package)
+    for name, source in shown.items():
+        assert getattr(package, name) is pkgutil.resolve_name(source), name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
+def test_the_package_says_that_it_has_types():
+    assert (ROOT / PACKAGE / "py.typed").is_file()
 
 
 def test_importing_the_package_loads_the_standard_library_only():

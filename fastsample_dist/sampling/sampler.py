@@ -21,8 +21,8 @@ from fastsample_dist.sampling.mfg import MiniBatch
 class Sampler(Protocol):
     """Seeds in, mini-batch out."""
 
-    def sample(self, seeds: Tensor, step: int = 0) -> MiniBatch:
-        """Sample all hops for `seeds`.
+    def sample(self, seeds: Tensor, step: int, /) -> MiniBatch:
+        """Sample all hops for `seeds`. Both arguments are passed by place; a sampler may call them what it likes.
 
         Args:
           seeds: int64 [num_seeds], unique node ids; may be empty.

@@ -229,7 +229,7 @@ def _infer_batch(
     model: nn.Module | LayerwiseModel, one: _Pass, sampler: Sampler, below: DistFeatures, nodes: Tensor
 ) -> Tensor:
     """A pass's rows of `nodes`, on the host, from the rows below; all ranks call this together, some without nodes."""
-    batch = sampler.sample(nodes)
+    batch = sampler.sample(nodes, 0)
     parameter = next(model.parameters())
     rows = below.fetch(batch.input_nodes, parameter.dtype).to(parameter.device)
     result = one.compute([mfg.to(parameter.device) for mfg in batch.mfgs], rows)
