@@ -129,12 +129,13 @@ class SubgraphLoader(BatchLoader):
                 f"the {split} split is empty on all {ctx.world_size} rank(s); expected at least one node: add {split} "
                 "nodes, or name another split."
             )
+        roots_of = "roots"
         if given is None and spec.method == EGO:
-            given = loss.nodes.long()  # no other root has a loss
+            given, roots_of = loss.nodes.long(), f"the {split} split"  # no other root has a loss
         super().__init__(data, options, made_on)
         self._loss_nodes, self.subgraphs_per_step = loss.nodes, options.per_step(data.manifest.num_parts)
         self._resumed_step = 0  # at which `resume` took up its epoch
-        samplers = agree(ctx, lambda: self._make_samplers(given))
+        samplers = agree(ctx, lambda: self._make_samplers(given, roots_of))
         self._count_inclusion(samplers)
         inclusion = self._add_up_parts(samplers)
         num_subgraphs = self._num_subgraphs(samplers, inclusion) if options.steps_per_epoch is None else 0
@@ -205,11 +206,14 @@ class SubgraphLoader(BatchLoader):
                 f"has {len(self)} steps here; resume with the subgraphs_per_step and steps_per_epoch of the run before."
             )
 
-    def _make_samplers(self, roots: Tensor | None) -> dict[int, SubgraphSampler]:
+    def _make_samplers(self, roots: Tensor | None, roots_of: str) -> dict[int, SubgraphSampler]:
         """By part the samplers of its subgraphs; without locality one, under 0.
 
+        Args:
+          roots: where subgraphs may begin; None: anywhere.
+          roots_of: what has these nodes, for messages.
         Raises:
-          ValueError: there are no clusters; what the sampler refuses.
+          ValueError: there are no clusters; with locality a part without roots; what the sampler refuses.
         """
         data, spec = self.data, self.options.spec
         if spec.method == CLUSTER and data.clusters is None:
@@ -228,6 +232,13 @@ class SubgraphLoader(BatchLoader):
                 made[part] = SubgraphSampler(data.graph, keyed, clusters=_within(data.clusters, begin, end))
                 continue
             own = torch.arange(begin, end) if roots is None else roots[(roots >= begin) & (roots < end)]
+            if not own.numel() and (roots is None or roots.numel()):
+                nodes = f"nodes {begin} to {end - 1}" if begin < end else "it is empty"
+                source = "the graph" if roots is None else roots_of
+                raise ValueError(
+                    f"{source} has no node in part {part} ({nodes}), but with locality 'own' subgraphs begin in every "
+                    "part; pass roots with a node in each, or locality=None."
+                )
             made[part] = SubgraphSampler(data.graph, keyed, own)
         return made
 

@@ -29,7 +29,15 @@ from fastsample_dist.pipeline.data import DistData, check_data, own_parts
 from fastsample_dist.pipeline.epoch_plan import EpochPlan, StepInput, epoch_permutation
 from fastsample_dist.pipeline.iterations import Iterations
 from fastsample_dist.pipeline.lookahead import Prefetcher
-from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition, gather_in_turn, in_turn, pick_own
+from fastsample_dist.pipeline.position import (
+    PURPOSE,
+    SEEDS,
+    LoaderPosition,
+    check_position,
+    gather_in_turn,
+    in_turn,
+    pick_own,
+)
 from fastsample_dist.sampling.transit.app import INDIVIDUAL, INF, App
 from fastsample_dist.sampling.transit.app_sampler import app_facts
 from fastsample_dist.sampling.transit.binding import MAX_STEPS, check_methods
@@ -191,8 +199,9 @@ class WalkLoader:
         may differ from those of the run that saved it; on the same parts the batches are the same.
 
         Raises:
-          ValueError: on all ranks, when the remaining samples are not all there.
+          ValueError: on all ranks, what is no position, or one whose remaining samples are not all there.
         """
+        check_position(position, SEEDS)
         orders = [
             pick_own(position.remaining, self._sample_ids(part, torch.arange(self._walks_per_part[part])))
             for part in self._parts

@@ -443,6 +443,11 @@ def test_an_option_of_one_rank_is_refused_on_all(two, name):
         ({"split": "other"}, r".* has no split 'other'"),
         ({"roots": [-1]}, r"roots holds node ids from -1 to -1; expected 0 to"),
         ({"roots": [True, False]}, r"roots is torch\.bool; expected integer node ids; of a mask pass roots\.nonzero"),
+        ({"roots": [], "locality": "own"}, r"roots is empty; expected at least one node"),
+        (
+            {"roots": [0], "locality": "own"},
+            r"roots has no node in part 1 \(nodes \d+ to \d+\), but with locality 'own'",
+        ),
         ({"roots": [1.5]}, r"roots is torch\.float32; expected integer node ids"),
         ({"spec": SubgraphSpec("cluster"), "roots": [1]}, r"roots is given but method is 'cluster'"),
         ({"spec": SubgraphSpec("cluster")}, r".* has no clusters, which method 'cluster' is made of; partition with"),
@@ -452,6 +457,18 @@ def test_an_option_of_one_rank_is_refused_on_all(two, name):
 def test_what_does_not_fit_is_refused(tasks, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         alone(tasks[4].path, lambda data, loader: None, **options)
+
+
+def test_with_locality_ego_networks_of_a_split_that_a_part_lacks_are_refused(tasks):
+    def work(data, _):
+        data._splits["train"] = data.split("train")[:3]
+        message = (
+            r"^the train split has no node in part 1 \(nodes \d+ to \d+\), but with locality 'own' subgraphs begin"
+        )
+        with pytest.raises(ValueError, match=message):
+            make_loader(data, spec=SubgraphSpec("ego", depth=1, fanout=2), locality="own", steps_per_epoch=None)
+
+    alone(tasks[4].path, work)
 
 
 def test_what_is_no_partition_is_refused(tasks):

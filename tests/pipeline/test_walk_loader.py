@@ -247,3 +247,10 @@ def test_another_iteration_ends_the_one_under_way(alone, ctx, prefetch):
     assert [(batch.epoch, batch.step) for batch in loader] == [(1, len(loader) + step) for step in range(len(loader))]
     with pytest.raises(ValueError, match="this iteration of epoch 0 was ended by a later one of the same WalkLoader;"):
         next(earlier)
+
+
+@pytest.mark.parametrize("position", [None, 3], ids=str)
+def test_what_is_no_position_is_refused(alone, ctx, position):
+    loader = WalkLoader(DistData.load(alone.path, ctx), APP, WALKS, BATCH)
+    with pytest.raises(ValueError, match=rf"^position is {position}; expected a LoaderPosition, as loader\.position"):
+        loader.resume(position)
