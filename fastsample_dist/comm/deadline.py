@@ -60,15 +60,15 @@ class Deadline:
             raise DeadlineError(self.timeout_s)
 
 
-def check_timeout_s(timeout_s: float) -> float:
-    """`timeout_s` as a float.
+def check_timeout_s(timeout_s: float, name: str = "timeout_s") -> float:
+    """`timeout_s` as a float; `name` is that of the argument.
 
     Raises:
       ValueError: not a finite number above 0.
     """
     timeout_s = checks.plain(timeout_s)
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
-        raise ValueError(f"timeout_s is {timeout_s!r}; expected a number of seconds above 0.")
+        raise ValueError(f"{name} is {timeout_s!r}; expected a number of seconds above 0.")
     if not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise ValueError(f"timeout_s is {timeout_s}; expected a finite number of seconds above 0.")
+        raise ValueError(f"{name} is {timeout_s}; expected a finite number of seconds above 0.")
     return float(timeout_s)

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from fastsample_dist.comm.deadline import check_timeout_s
 from fastsample_dist.ops import checks
 from fastsample_dist.testing.job_rank import run_rank
 from fastsample_dist.testing.jobs import (
@@ -87,11 +88,12 @@ def run_distributed(
     Raises:
       RankError: a rank raised or died.
       RankTimeoutError: ranks had not finished after `timeout_s`.
-      ValueError: world_size is no integer >= 1; `fn` or `args` cannot be pickled; the name of the directory for
-        temporary files is too long.
+      ValueError: world_size is no integer >= 1, a deadline no number of seconds above 0; `fn` or `args` cannot
+        be pickled; the name of the directory for temporary files is too long.
     """
     world_size = checks.whole("world_size", world_size, 1)
-    content = _dump_call(fn, args, comm_timeout_s or timeout_s, verify_exchanges)
+    timeout_s, comm_timeout_s = _deadlines(timeout_s, comm_timeout_s)
+    content = _dump_call(fn, args, comm_timeout_s, verify_exchanges)
     check_socket_name()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -129,7 +131,8 @@ def run_mpi(
     if reason is not None:
         raise RuntimeError(f"run_mpi cannot start: {reason}.")
     world_size = checks.whole("world_size", world_size, 1)
-    content = _dump_call(fn, args, comm_timeout_s or timeout_s, verify_exchanges)
+    timeout_s, comm_timeout_s = _deadlines(timeout_s, comm_timeout_s)
+    content = _dump_call(fn, args, comm_timeout_s, verify_exchanges)
     with run_folder() as folder, tempfile.NamedTemporaryFile() as output:
         write_call(folder, content)
         with mpirun_started(find_mpirun(), world_size, folder, Path(output.name)) as supervisor:
@@ -168,6 +171,12 @@ def mpi_missing_reason() -> str | None:
     if find_mpirun() is None:
         return f"mpirun is neither beside {sys.executable} nor on PATH"
     return None
+
+
+def _deadlines(timeout_s: float, comm_timeout_s: float | None) -> tuple[float, float]:
+    """Of the whole run and of one collective, in seconds."""
+    timeout_s = check_timeout_s(timeout_s)
+    return timeout_s, timeout_s if comm_timeout_s is None else check_timeout_s(comm_timeout_s, "comm_timeout_s")
 
 
 def _dump_call(fn: Callable, args: tuple, comm_timeout_s: float, verify_exchanges: bool) -> bytes:

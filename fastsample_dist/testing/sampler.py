@@ -29,6 +29,7 @@ from torch import Tensor
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.ops import SampleSpec, checks, reference
 from fastsample_dist.ops.reference import RowLaw
+from fastsample_dist.sampling.sampler import ids_within
 from fastsample_dist.testing.batches import EdgeClasses, HopEdges, LawOfRow, SampleFunction, read_layers
 from fastsample_dist.testing.graphs import conformance_graph
 from fastsample_dist.testing.row_picks import Row, RowPicks
@@ -92,7 +93,8 @@ def check_sampler(
     Raises:
       AssertionError: one line: what was found, what was expected, and the p-value if it is a statistic.
       ValueError: draws that SampleSpec refuses, method="weighted" on a graph without weights, trials that are no
-        integer >= 2, false_alarm that is no number above 0 and below 1, a law beside a method.
+        integer >= 2, false_alarm that is no number above 0 and below 1, a law beside a method, seeds that are
+        empty or no nodes of the graph.
     Cost: trials batches, and O(num_edges * log(num_edges)) for the graph.
     """
     spec = SampleSpec(**draws)
@@ -100,7 +102,9 @@ def check_sampler(
     if graph is None:
         graph = conformance_graph(max(1, *spec.fanouts[:1]))
     classes = EdgeClasses(graph, spec, _law_of_method(graph, spec) if law is None else _own_law(law, spec))
-    chosen = _choose_seeds(classes.degrees) if seeds is None else torch.as_tensor(seeds, dtype=torch.int64).reshape(-1)
+    chosen = _choose_seeds(classes.degrees) if seeds is None else ids_within(seeds, graph.num_nodes, "seeds")
+    if seeds is not None and not chosen.numel():
+        raise ValueError("seeds is empty; expected at least one node, or None, which chooses some.")
     if keyed:
         _check_contract(sample_fn, chosen, len(spec.fanouts))
     columns = _Columns(classes, chosen.tolist())

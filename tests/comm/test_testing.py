@@ -122,6 +122,13 @@ def test_a_number_of_ranks_that_is_none_is_refused(world_size):
         run_distributed(world_size, place)
 
 
+@pytest.mark.parametrize("name", ["timeout_s", "comm_timeout_s"])
+@pytest.mark.parametrize("given", [-1, 0, "3", float("nan")], ids=repr)
+def test_deadlines_that_are_none_are_refused(name, given):
+    with pytest.raises(ValueError, match=f"^{name} is {given!r}; expected a .*number of seconds above 0.$"):
+        run_distributed(1, int, **{name: given})
+
+
 def test_arguments_that_cannot_travel_are_refused():
     with pytest.raises(ValueError, match="cannot be sent to the ranks"):
         run_distributed(1, place, args=((value for value in ()),))

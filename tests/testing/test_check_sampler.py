@@ -274,6 +274,10 @@ def test_a_sampler_that_returns_no_batch_is_found():
             ({"fanouts": [2], "false_alarm": rate}, f"false_alarm is {rate!r}; expected a number above 0 and below 1")
             for rate in (0, float("nan"), -1, 1.5, True, "1e-6")
         ),
+        ({"fanouts": [2], "seeds": []}, "seeds is empty; expected at least one node, or None, which chooses some"),
+        ({"fanouts": [2], "seeds": torch.tensor([])}, "seeds is empty; expected at least one node, or None"),
+        ({"fanouts": [2], "seeds": [1.5, 2.5]}, "seeds is torch.float32; expected integer node ids"),
+        ({"fanouts": [2], "seeds": [-1]}, "seeds holds node ids from -1 to -1; expected 0 to"),
         ({"fanouts": [2], "method": "weighted"}, "graph.weights is None; pass a graph with weights"),
     ],
 )
