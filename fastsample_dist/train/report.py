@@ -242,7 +242,8 @@ class History(Callback):
 
 
 class TrainingTally(Callback):
-    """Counts the communication of training, that of other callbacks after an epoch left out; first in the list.
+    """Counts the steps and the communication of training, that of other callbacks after an epoch left out; first in the
+    list.
 
     Args:
       tally: what it adds to.
@@ -251,9 +252,21 @@ class TrainingTally(Callback):
     def __init__(self, tally: CommTally) -> None:
         self._tally = tally
         self._open = ExitStack()
+        self._first_step: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps that this process has made, the same on all ranks."""
+        return 0 if self._first_step is None else self._run.step - self._first_step
+
+    def on_begin(self, run: Run) -> None:
+        """Keep the run."""
+        self._run = run
 
     def on_epoch_begin(self, epoch: int) -> None:
         """Count from here."""
+        if self._first_step is None:  # not in on_begin: a resumed run's step is set in that of a later callback
+            self._first_step = self._run.step
         self._open.enter_context(self._tally)
 
     def on_epoch(self, report: EpochReport) -> None:

@@ -109,8 +109,8 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     with nullcontext() if config.checkpoint_dir is None else StopSignal() as stop:
         checkpoints = begin_checkpoints(config, trainer, loaders["train"], stop, console)
         print_roles(console, trainer, loaders["train"])
-        steps = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
-        console.print(f"{config.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {steps} steps")
+        planned = sum(map(loaders["train"].num_steps, range(loaders["train"].epoch, config.epochs)))
+        console.print(f"{config.scheme}, {ctx.world_size} rank(s), {threads} thread(s) each, {planned} steps")
         if isinstance(loaders["train"], SubgraphLoader):
             console.print(str(loaders["train"]), soft_wrap=True)
         progress = make_progress(console)
@@ -118,11 +118,12 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
             CommTally(ctx.comm),
             Evaluation(config, trainer, loaders, progress, hopwise_sampler(config, data)),
         )
+        counted = TrainingTally(training)
         history = History(None if checkpoints is None else checkpoints.kept.setdefault("epochs", []))
         trainer.fit(
             loaders["train"], config.epochs,
             [
-                TrainingTally(training), CacheFigures(), RoleFigures(), evaluation, *callbacks,
+                counted, CacheFigures(), RoleFigures(), evaluation, *callbacks,
                 RankRecords(ctx, training, run_facts(config, loaders["train"], threads)), history,
                 EpochFigures(ctx, jsonl=config.jsonl, tensorboard=config.tensorboard),
                 ConsoleReport(console, progress, config.model), *([] if checkpoints is None else [checkpoints]),
@@ -135,16 +136,16 @@ def run(config: TrainConfig, ctx: DistContext, callbacks: Sequence[Callback] = (
     if console.is_terminal:
         console.print(epoch_table(history.epochs))
     measured = final_scores(config, evaluation, history.epochs, score_names(data), console)
-    if ctx.world_size > 1 and steps > 0:
-        console.print(comm_table(training.stats, steps))
-        train, per_step = loaders["train"], payload_exchanges(training.stats) / steps
+    if ctx.world_size > 1 and counted.steps > 0:
+        console.print(comm_table(training.stats, counted.steps))
+        train, per_step = loaders["train"], payload_exchanges(training.stats) / counted.steps
         resolved = f"transport {train.transport}, exchange {train.exchange}{', rails' if train.rails else ''}"
         console.print(f"payload exchanges per step: {per_step:g} ({resolved})")
     report = {
         "epochs": history.epochs, "val_acc": None, "test_acc": None, **measured, "world_size": ctx.world_size,
-        "scheme": config.scheme, "steps": steps, "comm": training.stats, "comm_evaluation": evaluation.tally.stats,
-        "threads": threads, "options": config.as_json(), "kernel": config.kernel,
-        "transport": loaders["train"].transport, "exchange": loaders["train"].exchange,
+        "scheme": config.scheme, "steps": counted.steps, "comm": training.stats,
+        "comm_evaluation": evaluation.tally.stats, "threads": threads, "options": config.as_json(),
+        "kernel": config.kernel, "transport": loaders["train"].transport, "exchange": loaders["train"].exchange,
         "rails": loaders["train"].rails, "roles": str(roles_of(loaders["train"]) or ROLES_NONE),
         **device_figures(ctx, loaders["train"]), "cache": cache_figures(loaders["train"]),
         "resumed": None if checkpoints is None or checkpoints.resumed is None else asdict(checkpoints.resumed),

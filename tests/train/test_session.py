@@ -1,6 +1,8 @@
 """The command as a function: fastsample_dist.train.run."""
 
+import io
 import json
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 
 import numpy as np
@@ -94,6 +96,70 @@ def test_a_file_that_one_rank_alone_names_is_written_by_as_many_calls(tmp_path, 
         for write in writes[1]:
             write()  # rank 1's file is not written, whatever it names
     assert list(tmp_path.iterdir()) == []
+
+
+class Ends(fsd.train.Callback):
+    """Counts the steps between the meetings of ranks, and ends training where it is told to."""
+
+    def __init__(self, step=None, epoch=None):
+        self.step, self.epoch, self.made = step, epoch, 0
+
+    def on_begin(self, run):
+        self.run = run
+
+    def on_epoch_begin(self, epoch):
+        self.before = self.run.step
+
+    def on_step(self, batch):
+        self.made, self.before = self.made + batch.step + 1 - self.before, batch.step + 1
+        return batch.step == self.step
+
+    def on_epoch(self, report):
+        return report.stats.epoch == self.epoch
+
+    @property
+    def meet_every(self):
+        return 1
+
+
+def ended_early(ctx, path, directory):
+    """By what ended a run: (steps that it made, its report, what rank 0 printed)."""
+    found = {}
+    for name, ends, options in (
+        ("not at all", {}, {}),
+        ("an epoch", {"epoch": 0}, {}),
+        ("a step", {"step": 4}, {}),
+        ("a step, with roles", {"step": 4}, {"roles": "1+1"}),
+        ("saved", {"step": 3}, {"checkpoint_dir": directory, "checkpoint_every": 1}),
+        ("resumed", {"step": 6}, {"checkpoint_dir": directory, "resume": True}),
+        ("nothing left", {}, {"checkpoint_dir": directory, "resume": True, "epochs": 1}),
+    ):
+        ends, printed = Ends(**ends), io.StringIO()
+        config = fsd.train.TrainConfig(
+            data=path, batch_size=20, fanouts=(2, 2), hidden=8, threads=1, exchange="paired",
+            **{"epochs": 3, "transport": "shared" if "roles" in options else "exchange", **options},
+        )  # fmt: skip
+        with redirect_stdout(printed):
+            report = fsd.train.run(config, ctx, [ends]).report
+        found[name] = ends.made, report, printed.getvalue()
+    return found
+
+
+def test_the_figures_are_those_of_the_steps_that_were_made(tmp_path):
+    path = make_task(tmp_path, 2, dtype="float32").path  # 60 train nodes a rank: 3 or 4 steps an epoch
+    ranks = run_distributed(2, ended_early, args=(path, tmp_path / "saved"))
+    for of_rank in ranks:
+        per_epoch = of_rank["an epoch"][0]
+        expected = [3 * per_epoch, per_epoch, 5, 5, 4, 3, 0]
+        assert [made for made, _, _ in of_rank.values()] == expected
+        assert [report["steps"] for _, report, _ in of_rank.values()] == expected
+    for name, (made, report, printed) in ranks[0].items():
+        extra = name == "resumed"  # a resumed run rehearses one sum
+        assert "roles" in name or report["comm"].get("gradients", {"calls": 0})["calls"] == made + extra
+        assert (f"in {made} training steps" in printed) == (made > 0)
+        left = {"resumed": 3 * per_epoch - 4, "nothing left": 0}.get(name, 3 * per_epoch)
+        assert f"each, {left} steps" in printed  # planned, in the opening line
+    assert all("payload exchanges per step: 2 (" in ranks[0][name][2] for name in ("not at all", "an epoch"))
 
 
 def test_the_trainer_is_a_public_name():
