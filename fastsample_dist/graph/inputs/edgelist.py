@@ -8,6 +8,7 @@ and that the next run finds again if this one is killed. Ids that are names are 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastsample_dist.graph.datasets import (
+    COLUMNS,
     MAX_NODES,
     META_NAME,
     RawGraph,
@@ -34,6 +36,8 @@ from fastsample_dist.graph.inputs.text_edges import TextEdges
 from fastsample_dist.graph.labels import agreed_task
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy
 
+logger = logging.getLogger(__name__)
+
 SMALL_BYTES = 1 << 26  # of text: shorter lists stay in memory, where they take up to four times as much
 _PART = re.compile(r"part(?:-[mr])?[-._]?(\d+)")
 
@@ -42,11 +46,11 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
     """Read an edge list; a reader of format `edgelist`.
 
     Args:
-      path: the file, text unless its name ends in .parquet; or a directory that holds exactly one, with a suffix in
-        TEXT_SUFFIXES, and, where the graph has them, meta.json and the .npy columns of the `npy` format except
-        edge_index.npy. Instead of one file it may hold the list in several parts of one suffix, as Spark writes them:
-        part-00000.csv, part-00001.csv, ...; they are read in the order of their numbers, and no other list may be
-        there.
+      path: the file, text unless its name ends in .parquet, which is read alone: a warning names columns and meta.json
+        beside it; or a directory that holds exactly one, with a suffix in TEXT_SUFFIXES, and, where the graph has them,
+        meta.json and the .npy columns of the `npy` format except edge_index.npy. Instead of one file it may hold the
+        list in several parts of one suffix, as Spark writes them: part-00000.csv, part-00001.csv, ...; they are read in
+        the order of their numbers, and no other list may be there.
       options: `edges` defines how the rows are read; `undirected` does not go with meta.json, which states it
         itself.
     Returns:
@@ -65,6 +69,8 @@ def read_edgelist(path: Path, options: ReadOptions) -> RawGraph:
         raise ValueError(f'{path / META_NAME} states "undirected" itself; correct it there, without --undirected.')
     if directory:
         check_npy_names(directory, edges=False)
+    else:
+        _say_unread(path)
     made_from = [*files, directory / META_NAME] if meta else files
     listed = _List(files, made_from, options, meta["num_nodes"] if meta else MAX_NODES)
     shown = path if path.is_dir() and _PART.match(files[0].name) else files[0]
@@ -121,6 +127,22 @@ def find_files(path: Path) -> list[Path]:
 def _suffix(file: Path) -> str | None:
     """The longest of TEXT_SUFFIXES that a name ends in."""
     return max((suffix for suffix in TEXT_SUFFIXES if file.name.endswith(suffix)), key=len, default=None)
+
+
+def _say_unread(file: Path) -> None:
+    """Warn of the columns and meta.json beside a list that was passed as a file."""
+    folder = file.parent
+    if (folder / "edge_index.npy").exists():  # they belong to that graph
+        return
+    unread = [name for name in (META_NAME, *(f"{column}.npy" for column in COLUMNS)) if (folder / name).is_file()]
+    if not unread:
+        return
+    try:
+        find_files(folder)
+        advice = f"pass the directory: --input {folder}"
+    except ValueError:
+        advice = "pass a directory that holds them and no other list"
+    logger.warning("%s beside %s are not read; %s", ", ".join(unread), file.name, advice)
 
 
 class _List:

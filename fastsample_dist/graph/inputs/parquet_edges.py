@@ -35,11 +35,12 @@ _WHOLE_END = 2.0**53  # beyond, a float does not distinguish neighbouring intege
 
 @dataclass(frozen=True)
 class _Columns:
-    """Names of the columns that are read; `weight` is None in a file without weights."""
+    """Names of the columns that are read, and of those that are not; `weight` is None in a file without weights."""
 
     ends: tuple[str, str]
     weight: str | None
     weight_dtype: np.dtype | None
+    left_out: tuple[str, ...]
 
 
 class ParquetEdges:
@@ -70,6 +71,7 @@ class ParquetEdges:
         if options.header or options.delimiter:
             raise ValueError(f"{files[0]} names its columns itself; leave --header and --delimiter out.")
         self._columns: list[_Columns] = []
+        self._said: set[tuple[str, ...]] = {()}  # columns whose being left out is logged, once for all files and passes
         self.num_edges = 0
         for file in files:
             with _opened(file) as table:
@@ -106,6 +108,7 @@ class ParquetEdges:
         Raises:
           ValueError: an id that is missing or out of range, by file, column and row; a damaged file.
         """
+        self._say_left_out()
         for file, columns in zip(self._files, self._columns, strict=True):
             done = 0
             for row, last, batch in self._batches(file, list(columns.ends)):
@@ -126,6 +129,7 @@ class ParquetEdges:
           NotIntegersError: a column that holds no integers, or one that int64 cannot hold. ValueError: an id that is
             missing, empty or overlong, by file, column and row.
         """
+        self._say_left_out()
         for file, columns in zip(self._files, self._columns, strict=True):
             for row, _, batch in self._batches(file, list(columns.ends)):
                 ends = []
@@ -164,6 +168,12 @@ class ParquetEdges:
                     values.append(column.to_numpy(zero_copy_only=False))
                 yield row, (row + batch.num_rows) / num_rows, values
                 row += batch.num_rows
+
+    def _say_left_out(self) -> None:
+        for file, columns in zip(self._files, self._columns, strict=True):
+            if columns.left_out not in self._said:
+                self._said.add(columns.left_out)
+                logger.info("%s: the columns %s are left out", file, ", ".join(columns.left_out))
 
     def _check_ids(self, where: str, row: int, ids: np.ndarray) -> None:
         if ids.size and not (ids.min() >= 0 and ids.max() < self._limit):
@@ -301,10 +311,8 @@ def _find_columns(file: Path, schema: Any, options: EdgeListOptions) -> _Columns
         if not (types.is_integer(kind) or types.is_floating(kind)):
             raise ValueError(f"{file}: column {weight} is {kind}; expected numbers; cast it.")
         weight_dtype = array([], kind).to_numpy().dtype  # up to pyarrow 25, to_pandas_dtype imports pandas
-    others = [name for name in schema.names if name not in (*ends, weight)]
-    if others:
-        logger.info("%s: the columns %s are left out", file, ", ".join(others))
-    return _Columns(tuple(ends), weight, weight_dtype)
+    left_out = tuple(name for name in schema.names if name not in (*ends, weight))
+    return _Columns(tuple(ends), weight, weight_dtype, left_out)
 
 
 def _named_ends(file: Path, schema: Any, named: dict[str, str], weight: str | None) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from fastsample_dist.graph.inputs.text_rows import (
     find_layout,
     has_trailing_comments,
     parse_rows,
+    say_left_out,
     shown,
     split_integers,
     split_names,
@@ -69,6 +70,7 @@ class TextEdges:
         self.has_weights = self._options.weight_column is not None
         self.total_bytes = sum(file.stat().st_size for file in files)
         self._fast = parses_fast(files)
+        self._said: set[tuple[str, ...]] = {()}  # columns whose being left out is logged, once for all files and passes
 
     def text_bytes(self) -> int:
         """Bytes of text in the files; of packed ones an estimate."""
@@ -133,7 +135,11 @@ class TextEdges:
         number, text = next(data_lines(block, 0, whole=self._options.relabel), (0, b""))
         if not text:
             return None, block
-        layout = find_layout(f"{lines.file}, line {lines.first_line + number}", text, self._options)
+        where = f"{lines.file}, line {lines.first_line + number}"
+        layout = find_layout(where, text, self._options)
+        if layout.left_out not in self._said:
+            self._said.add(layout.left_out)
+            say_left_out(where, layout, named=self._options.header)
         if self._options.header:
             before = [match.end() for match in re.finditer(b"\n", block)][: number + 1]
             begin = before[number - 1] if number else 0

@@ -50,17 +50,19 @@ class RowLayout(NamedTuple):
       width: fields of every line.
       ends: positions of source and destination.
       weight: position of the weight, or None.
+      left_out: names of the columns that are not read, or their numbers from 1 where the list does not name them.
     """
 
     delimiter: str
     width: int = 2
     ends: tuple[int, int] = (0, 1)
     weight: int | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """A line is source and destination, nothing else."""
-        return self[1:] == (2, (0, 1), None)
+        return (self.width, self.ends, self.weight) == (2, (0, 1), None)
 
     def split(self, line: bytes) -> list[bytes]:
         """Fields of a line."""
@@ -95,8 +97,12 @@ def find_layout(where: str, first_line: bytes, options: EdgeListOptions) -> RowL
         ends = _usual_ends(where, names, weight, options.header)
     else:
         ends = tuple(_position(where, name, names, options) for name in options.columns)
-    _say_left_out(where, names, {*ends, weight}, options.header)
-    return RowLayout(delimiter, len(fields), ends, weight)
+    left_out = [
+        name if options.header else str(column + 1)
+        for column, name in enumerate(names)
+        if column not in {*ends, weight}
+    ]
+    return RowLayout(delimiter, len(fields), ends, weight, tuple(left_out))
 
 
 def _position(where: str, name: str, fields: list[str], options: EdgeListOptions) -> int:
@@ -134,12 +140,10 @@ def _usual_ends(where: str, names: list[str], weight: int | None, named: bool) -
     return others[0], others[1]
 
 
-def _say_left_out(where: str, names: list[str], used: set[int | None], named: bool) -> None:
-    left_out = [name if named else str(column + 1) for column, name in enumerate(names) if column not in used]
-    if not left_out:
-        return
-    logger.info("%s: the columns %s are left out", where, ", ".join(left_out))
-    if named and any(name.lower() == WEIGHT_NAME for name in left_out):
+def say_left_out(where: str, layout: RowLayout, *, named: bool) -> None:
+    """Log which columns of a list are not read; `named`: its first line has their names."""
+    logger.info("%s: the columns %s are left out", where, ", ".join(layout.left_out))
+    if named and any(name.lower() == WEIGHT_NAME for name in layout.left_out):
         logger.warning("%s: a column weight is left out; pass --weight-column weight to take it", where)
 
 

@@ -2,11 +2,12 @@
 
 import gzip
 import json
+import logging
 
 import numpy as np
 import pytest
 
-from fastsample_dist.graph.inputs import ReadOptions
+from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, least_sizes
 from fastsample_dist.graph.inputs.edgelist import read_edgelist
 
 
@@ -97,6 +98,49 @@ def test_directory_brings_its_columns(tmp_path):
     raw = read_edgelist(tmp_path, ReadOptions())
     assert (raw.name, raw.num_nodes, raw.undirected) == ("four", 4, True)
     assert raw.splits["train"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    "names, advice",
+    [
+        ([], "pass the directory: --input {}"),
+        (["other.csv"], "pass a directory that holds them and no other list"),
+        (["edge_index.npy"], None),  # of which they are columns
+    ],
+)
+def test_columns_beside_a_list_that_is_passed_as_a_file_are_named_and_not_read(tmp_path, caplog, names, advice):
+    (tmp_path / "calls.csv").write_text("0,1\n")
+    (tmp_path / "meta.json").write_text(json.dumps({"name": "four", "num_nodes": 4, "undirected": True}))
+    np.save(tmp_path / "labels.npy", np.zeros(4, dtype=np.int64))
+    for name in names:
+        (tmp_path / name).touch()
+    raw = read_edgelist(tmp_path / "calls.csv", ReadOptions())
+    assert (raw.name, raw.num_nodes, raw.labels) == ("calls", 2, None)
+    expected = f"meta.json, labels.npy beside calls.csv are not read; {advice}".format(tmp_path)
+    assert caplog.messages == ([] if advice is None else [expected])
+
+
+def test_a_list_alone_in_its_directory_is_read_without_a_warning(tmp_path, caplog):
+    (tmp_path / "calls.csv").write_text("0,1\n")
+    (tmp_path / "notes.npy").touch()
+    read_edgelist(tmp_path / "calls.csv", ReadOptions())
+    assert not caplog.messages
+
+
+def test_columns_that_are_left_out_are_named_once_for_all_parts_and_passes(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="fastsample_dist.graph.inputs")
+    for number in range(3):
+        (tmp_path / f"part-{number}.csv").write_text("a,b,minutes,weight\nx,y,1,1\ny,z,2,1\n")
+    (tmp_path / "part-3.csv").write_text("a,b,minutes,kind\nx,z,1,1\n")
+    options = EdgeListOptions(header=True, columns=("a", "b"), weight_column="minutes", relabel=True)
+    least_sizes(tmp_path, "edgelist", ReadOptions(edges=options))
+    read_edgelist(tmp_path, ReadOptions(edges=options))
+    said = [message.removeprefix(str(tmp_path)) for message in caplog.messages if "left out" in message]
+    assert said == [
+        "/part-0.csv, line 1: the columns weight are left out",
+        "/part-0.csv, line 1: a column weight is left out; pass --weight-column weight to take it",
+        "/part-3.csv, line 1: the columns kind are left out",
+    ]
 
 
 @pytest.mark.parametrize(

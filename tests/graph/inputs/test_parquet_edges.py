@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, Scratch, edgelist, parquet_edges
+from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, Scratch, edgelist, least_sizes, parquet_edges
 from fastsample_dist.graph.inputs.edgelist import read_edgelist
 
 pa = pytest.importorskip("pyarrow")
@@ -63,6 +63,17 @@ def test_other_columns_are_left_out_with_a_note(tmp_path, caplog):
     raw = read(write(tmp_path / "web.parquet", time=[1, 2], dst=[1, 1], src=[0, 2], kind=["x", "y"]))
     assert raw.edge_index.tolist() == [[0, 2], [1, 1]]
     assert "the columns time, kind are left out" in caplog.text
+
+
+def test_columns_that_are_left_out_are_named_once_for_all_parts_and_passes(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    for number in range(3):
+        write(tmp_path / f"part-{number}.parquet", src=["x", "y"], dst=["y", "z"], weight=[1.0, 2.0], time=[1, 2])
+    options = EdgeListOptions(relabel=True)
+    least_sizes(tmp_path, "edgelist", ReadOptions(edges=options))
+    assert read(tmp_path, edges=options).num_nodes == 3
+    said = [message for message in caplog.messages if "left out" in message]
+    assert said == [f"{tmp_path / 'part-0.parquet'}: the columns time are left out"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
