@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import fastsample_dist as fsd
 from fastsample_dist.sampling.layered import LayeredSampler, Picks
+from fastsample_dist.train.cli import leave_refused
 from fastsample_dist.train.models import GraphSAGE
 
 FANOUTS = [10, 5]
@@ -57,27 +58,39 @@ def make_sampler(graph: fsd.CSCGraph, fanouts: list[int], rng_seed: int = 0) -> 
     return LayeredSampler(hops, len(fanouts), rng_seed=rng_seed, orig_ids=graph.orig_ids)
 
 
-def main(parts: str) -> None:
+def train(parts: str, ctx: fsd.DistContext) -> None:
     """Train GraphSAGE with the sampler."""
+    data = fsd.DistData.load(parts, ctx)
+    if data.task != "classification":
+        raise ValueError(
+            f'{parts} has labels for {data.task}; expected data.task "classification"; pass parts with classes.'
+        )
+    loader = fsd.DistLoader(data, sampler=make_sampler(data.graph, FANOUTS), batch_size=200)
+    torch.manual_seed(0)
+    model = GraphSAGE(data.feature_dim, 32, data.num_classes, num_layers=len(FANOUTS))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(3):
+        losses = []
+        for mb in loader:
+            loss = mb.mean_loss(F.cross_entropy(model(mb.mfgs, mb.features), mb.labels, reduction="none"))
+            optimizer.zero_grad()
+            loss.backward()
+            for parameter in model.parameters():
+                ctx.comm.all_reduce(parameter.grad, purpose="gradients")
+            optimizer.step()
+            losses.append(loss.item())
+        total = ctx.comm.all_reduce(torch.tensor(losses), purpose="metrics")
+        if ctx.rank == 0:
+            print(f"loss {total.mean().item():.4f}", flush=True)
+
+
+def main(parts: str) -> None:
+    """Train on parts; what they lack is one line."""
     with fsd.DistContext.from_env() as ctx:
-        data = fsd.DistData.load(parts, ctx)
-        loader = fsd.DistLoader(data, sampler=make_sampler(data.graph, FANOUTS), batch_size=200)
-        torch.manual_seed(0)
-        model = GraphSAGE(data.feature_dim, 32, data.num_classes, num_layers=len(FANOUTS))
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for _ in range(3):
-            losses = []
-            for mb in loader:
-                loss = mb.mean_loss(F.cross_entropy(model(mb.mfgs, mb.features), mb.labels, reduction="none"))
-                optimizer.zero_grad()
-                loss.backward()
-                for parameter in model.parameters():
-                    ctx.comm.all_reduce(parameter.grad, purpose="gradients")
-                optimizer.step()
-                losses.append(loss.item())
-            total = ctx.comm.all_reduce(torch.tensor(losses), purpose="metrics")
-            if ctx.rank == 0:
-                print(f"loss {total.mean().item():.4f}", flush=True)
+        try:
+            train(parts, ctx)
+        except ValueError as error:  # refused by all ranks, such as parts without edge weights
+            leave_refused(ctx, error, ctx.rank)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 
 import fastsample_dist as fsd
 from fastsample_dist.sampling import transit
+from fastsample_dist.train.cli import leave_refused
 from fastsample_dist.train.inference import layerwise, measure
 from fastsample_dist.train.models import GCN, GraphSAGE
 from fastsample_dist.train.objectives import METRICS
@@ -25,8 +26,37 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def main(argv: list[str] | None = None) -> None:
+def train(args: argparse.Namespace, ctx: fsd.DistContext) -> None:
     """Train, and print the accuracies."""
+    layers = args.fanouts if args.sampler == "neighbor" else args.sizes
+    app = {"ladies": transit.LADIES, "fastgcn": transit.FastGCN, "neighbor": lambda fanouts: None}[args.sampler](layers)
+    data = fsd.DistData.load(args.parts, ctx)
+    if data.task != "classification":
+        raise ValueError(
+            f'{args.parts} has labels for {data.task}; expected data.task "classification"; pass parts with classes.'
+        )
+    given = {"fanouts": layers} if app is None else {"app": app}
+    loader = fsd.DistLoader(data, batch_size=args.batch_size, rng_seed=args.seed, **given)
+    torch.manual_seed(args.seed)
+    model = {"sage": GraphSAGE, "gcn": GCN}[args.model](data.feature_dim, args.hidden, data.num_classes, len(layers))
+    trainer = fsd.Trainer(model, torch.optim.Adam(model.parameters(), lr=args.lr), ctx)
+    report = {"sampler": args.sampler, "layers": layers, "seed": args.seed, "ranks": ctx.world_size, "epochs": []}
+    for _ in range(args.epochs):
+        stats = trainer.run_epoch(loader)
+        report["epochs"].append({"epoch": stats.epoch, "loss": stats.loss, "sample_s": stats.sample_s})
+        if ctx.rank == 0:
+            print(f"epoch {stats.epoch + 1}  loss {stats.loss:.6f}", flush=True)
+    scores = layerwise(model, data, args.batch_size)
+    for split in ("val", "test"):
+        report[f"{split}_acc"] = measure(scores, data, split, METRICS[data.task])["acc"]
+    if ctx.rank == 0:
+        print(f"val accuracy {report['val_acc']:.4f}  test accuracy {report['test_acc']:.4f}", flush=True)
+        if args.json is not None:
+            args.json.write_text(json.dumps(report, indent=2))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", help="directory written by fastsample-partition")
     parser.add_argument("--sampler", choices=["ladies", "fastgcn", "neighbor"], default="ladies")
@@ -40,31 +70,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
-    layers = args.fanouts if args.sampler == "neighbor" else args.sizes
-    app = {"ladies": transit.LADIES, "fastgcn": transit.FastGCN, "neighbor": lambda fanouts: None}[args.sampler](layers)
 
     with fsd.DistContext.from_env() as ctx:
-        data = fsd.DistData.load(args.parts, ctx)
-        given = {"fanouts": layers} if app is None else {"app": app}
-        loader = fsd.DistLoader(data, batch_size=args.batch_size, rng_seed=args.seed, **given)
-        torch.manual_seed(args.seed)
-        model = {"sage": GraphSAGE, "gcn": GCN}[args.model](
-            data.feature_dim, args.hidden, data.num_classes, len(layers)
-        )
-        trainer = fsd.Trainer(model, torch.optim.Adam(model.parameters(), lr=args.lr), ctx)
-        report = {"sampler": args.sampler, "layers": layers, "seed": args.seed, "ranks": ctx.world_size, "epochs": []}
-        for _ in range(args.epochs):
-            stats = trainer.run_epoch(loader)
-            report["epochs"].append({"epoch": stats.epoch, "loss": stats.loss, "sample_s": stats.sample_s})
-            if ctx.rank == 0:
-                print(f"epoch {stats.epoch + 1}  loss {stats.loss:.6f}", flush=True)
-        scores = layerwise(model, data, args.batch_size)
-        for split in ("val", "test"):
-            report[f"{split}_acc"] = measure(scores, data, split, METRICS[data.task])["acc"]
-        if ctx.rank == 0:
-            print(f"val accuracy {report['val_acc']:.4f}  test accuracy {report['test_acc']:.4f}", flush=True)
-            if args.json is not None:
-                args.json.write_text(json.dumps(report, indent=2))
+        try:
+            train(args, ctx)
+        except ValueError as error:  # refused by all ranks, such as parts whose labels are no classes
+            leave_refused(ctx, error, ctx.rank)
 
 
 if __name__ == "__main__":

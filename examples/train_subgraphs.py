@@ -21,6 +21,10 @@ from fastsample_dist.train.objectives import METRICS
 def train(args: argparse.Namespace, ctx: fsd.DistContext) -> None:
     """Train, and print the accuracies."""
     data = fsd.DistData.load(args.parts, ctx)
+    if data.task != "classification":
+        raise ValueError(
+            f'{args.parts} has labels for {data.task}; expected data.task "classification"; pass parts with classes.'
+        )
     spec = fsd.SubgraphSpec(args.method, args.budget, args.frontier_size, rng_seed=args.seed)
     loader = fsd.SubgraphLoader(data, spec, args.layers, prefetch=2)
     torch.manual_seed(args.seed)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from examples.own_sampler import ImportanceHops, make_sampler
+from examples.own_sampler import ImportanceHops, main, make_sampler
 from fastsample_dist import CSCGraph, DistContext, DistData, DistLoader
 from fastsample_dist.testing import Independent, check_sampler, conformance_graph, run_distributed
 from tests.forked import run_python
 from tests.parts import draw_partition
+from tests.train.task import make_targets, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 FANOUTS = [3, 2]
@@ -93,6 +94,22 @@ def test_picks_do_not_depend_on_the_partition(parts):
 def test_a_graph_without_weights_is_refused():
     with pytest.raises(ValueError, match="the graph has no edge weights; partition an input with edge_weight.npy"):
         ImportanceHops(CSCGraph(GRAPH.indptr, GRAPH.indices), FANOUTS)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda folder: make_task(folder, 1, dtype="float32").path, "the graph has no edge weights; partition an"),
+        (lambda folder: make_targets(folder, 1, "multilabel"), "has labels for multilabel; expected data.task"),
+    ],
+    ids=["no weights", "no classes"],
+)
+def test_parts_that_it_cannot_train_on_are_one_line(tmp_path, capsys, make, found):
+    with pytest.raises(SystemExit) as ended:
+        main(str(make(tmp_path)))
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and found in line
 
 
 def test_the_example_runs_and_learns(parts):

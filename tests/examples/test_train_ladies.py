@@ -1,13 +1,14 @@
 """train_ladies.py as it stands: on two ranks it learns, by every sampler."""
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
 
 from tests.forked import run_forked
 from tests.grids import grid
-from tests.train.task import make_task
+from tests.train.task import make_targets, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_ladies.py"
@@ -34,3 +35,14 @@ def test_two_ranks_learn(tmp_path, sampler, model):
     assert report["ranks"] == 2 and len(losses) == 8 and losses[-1] < losses[0]
     assert report["test_acc"] > 2 * CHANCE
     assert f"test accuracy {report['test_acc']:.4f}" in finished.stdout
+
+
+def test_labels_that_are_no_classes_are_one_line(tmp_path, capsys):
+    parts = make_targets(tmp_path, 1, "multilabel")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT))["main"]([str(parts), "--sizes", "60,60"])
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        f'error: {parts} has labels for multilabel; expected data.task "classification"; pass parts with classes.'
+    )

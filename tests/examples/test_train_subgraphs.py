@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.task import make_task
+from tests.train.task import make_targets, make_task
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_subgraphs.py"
 CHANCE = 0.25  # four classes
@@ -29,3 +29,14 @@ def test_a_budget_below_the_walkers_is_one_line(tmp_path, capsys):
     assert ended.value.code == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: frontier_size is 1000 but budget is 500; ")
+
+
+def test_labels_that_are_no_classes_are_one_line(tmp_path, capsys):
+    parts = make_targets(tmp_path, 1, "regression")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT))["main"]([str(parts)])
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        f'error: {parts} has labels for regression; expected data.task "classification"; pass parts with classes.'
+    )
