@@ -43,7 +43,8 @@ class EdgeCounts:
         if self.parallel_edges:
             lines.append(f"{self.parallel_edges:,} edges are duplicates of another; kept as parallel edges")
         if self.merged_duplicates:
-            lines.append(f"{self.merged_duplicates:,} listed edges were duplicates (in either direction); merged")
+            found = f"{self.merged_duplicates:,} listed edges were duplicates (in either direction)"
+            lines.append(f"{found}; merged, the first listed counts")
         if self.self_loops:
             lines.append(f"{self.self_loops:,} edges are self-loops; kept")
         if self.isolated_nodes:
