@@ -22,14 +22,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from fastsample_dist.launch import guard
 from fastsample_dist.launch.commands import LOCAL, Command, LaunchOptions, copy_commands, start_commands
 from fastsample_dist.launch.hosts import HostRanks, place_ranks, read_hosts
 from fastsample_dist.launch.parts import plan_copies, split_copy_parts
-from fastsample_dist.launch.runner import LaunchedCommand, RunLimits, Runner, RunResult
+from fastsample_dist.launch.runner import INTERRUPTED, LaunchedCommand, RunLimits, Runner, RunResult
 from fastsample_dist.launch.screen import Screen
+from fastsample_dist.launch.writer import Writer
 
 PROGRAM = "fastsample-launch"
 SSH_FAILED, NOT_FOUND = 255, 127
@@ -189,20 +190,37 @@ def _launch(args: argparse.Namespace) -> int:
     if args.json:
         _check_json_target(Path(args.json))
     hosts = _hosts_of_ranks(layout, starts)
+    out = Writer(sys.stdout)
+    err = out if _same_file(sys.stdout, sys.stderr) else Writer(sys.stderr)  # one: what goes to both keeps its order
+    try:
+        result = _run_all(args, [making, copying, starts], hosts, (out, err))
+        if args.json:
+            _write_json(Path(args.json), _report(args, hosts, result))
+    except KeyboardInterrupt:
+        out.hurry()
+        err.hurry()
+        raise
+    finally:
+        all_shown = err.close() and out.close()
+    return result.status or (0 if all_shown else INTERRUPTED)
+
+
+def _run_all(
+    args: argparse.Namespace, stages: Sequence[Sequence[Command]], hosts: Sequence[str], writers: tuple[Writer, Writer]
+) -> RunResult:
+    """Run one stage's commands after the other's; returns the result of the last stage, or of the one that failed."""
     limits = RunLimits(grace_s=args.grace_s, timeout_s=args.timeout_s, ends_with_rank=args.max_restarts == 0)
     result = None
-    for commands in (making, copying, starts):
+    for commands in stages:
         if commands:
-            screen = _screen(args, hosts)
-            result = Runner(commands, limits, screen).run()
+            screen = Screen(*writers, hosts, colour=_shows_colour(), verbose=args.verbose)
+            result = Runner(commands, limits, screen, writers).run()
             failed = result.reason is None and result.status != 0
             screen.finish(_summary(result, screen), result.failure, failed=failed)
             if result.status != 0:
                 break
     assert result is not None  # there always is something to start
-    if args.json:
-        _write_json(Path(args.json), _report(args, hosts, result))
-    return result.status
+    return result
 
 
 def _options(args: argparse.Namespace, layout: Sequence[HostRanks] | None) -> LaunchOptions:
@@ -281,9 +299,18 @@ def _hosts_of_ranks(layout: Sequence[HostRanks] | None, starts: Sequence[Command
     return [host_ranks.host.target for host_ranks in layout for _ in host_ranks.ranks]
 
 
-def _screen(args: argparse.Namespace, hosts: Sequence[str]) -> Screen:
-    colour = sys.stdout.isatty() and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    return Screen(sys.stdout, sys.stderr, hosts, colour=colour, verbose=args.verbose)
+def _shows_colour() -> bool:
+    streams = (sys.stdout, sys.stderr)
+    return all(stream is not None and stream.isatty() for stream in streams) and not os.environ.get("NO_COLOR")
+
+
+def _same_file(one: TextIO | None, other: TextIO | None) -> bool:
+    if one is None or other is None:
+        return False
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except OSError:  # streams in memory
+        return False
 
 
 def _summary(result: RunResult, screen: Screen) -> str | None:

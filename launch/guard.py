@@ -41,6 +41,7 @@ SILENCE_S = 30.0
 AGENT_EXTRA_S = 1.0  # ranks are killed after the grace; their agent may take this much longer
 SWEEP_S = 3.0
 DRAIN_S = 1.0  # for output that has not arrived when a rank has ended
+QUIET_S = 0.2  # without a line to write: there is none left
 MAX_LINE_BYTES = 1 << 16
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -200,6 +201,7 @@ class RankGuard:
         self._rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
         self._prefix = f"[{self._rank}] ".encode()
         self._asked_to_end = False
+        self._in_hand: set[int] = set()  # targets that output is being written to
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -232,10 +234,7 @@ class RankGuard:
         code = self._process.wait()
         unasked = code != 0 and not self._asked_to_end
         signal.setitimer(signal.ITIMER_REAL, 0)
-        end = time.monotonic() + DRAIN_S
-        for pump in pumps:
-            pump.join(max(0.0, end - time.monotonic()))
-        self._kill_group()
+        self._drain(pumps)
         if unasked:
             self._note(f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}")
         return _status(code)
@@ -253,15 +252,29 @@ class RankGuard:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
+    def _drain(self, pumps: list[threading.Thread]) -> None:
+        """Wait DRAIN_S for output that has not arrived; unless asked to end, any time for a reader that pauses."""
+        end = time.monotonic() + DRAIN_S
+        for pump in pumps:
+            pump.join(max(0.0, end - time.monotonic()))
+        self._kill_group()
+        end = time.monotonic() + QUIET_S
+        while any(pump.is_alive() for pump in pumps) and time.monotonic() < end and not self._asked_to_end:
+            time.sleep(0.02)
+            if self._in_hand:
+                end = time.monotonic() + QUIET_S
+
     def _pump(self, source: int, target: int) -> None:
         """Copy lines; of a line that was overwritten (a carriage return), the last version."""
         rest = b""
         while chunk := os.read(source, MAX_LINE_BYTES):
+            self._in_hand.add(target)
             *lines, rest = (rest + chunk).split(b"\n")
             if len(rest) >= MAX_LINE_BYTES:
                 lines, rest = [*lines, rest], b""
             for line in lines:
                 self._write(target, line)
+            self._in_hand.discard(target)
         if rest:
             self._write(target, rest)
 

@@ -1,10 +1,14 @@
-"""Runs the launcher's commands until they end: output, lifelines, signals, deadlines. One thread, one loop.
+"""Runs the launcher's commands until they end: output, lifelines, signals, deadlines. One loop, which never blocks.
 
 Every process has a session of its own, so that Ctrl-C reaches the launcher alone, which then gives the order to all
 hosts at once. The order goes down each guard's lifeline (standard input, through ssh), and closing the lifeline is an
 order too; so hosts end their ranks whether the launcher asks, dies, or is cut off. When a process fails, or a rank and
 no restart is left, the others get SETTLE_S to report what they saw, then the order to end. What does not end is killed:
 ranks by their guards after the grace, then agents, then guards and ssh from here.
+
+While nobody reads the launcher's own output and its queue is full, the processes' output is left in their pipes, so
+that ranks block when they print, as at any pipe; all else continues. Once the run is ended from outside, their output
+is read again, so that they can end, and what finds the queue full is dropped.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from dataclasses import dataclass, field
 
 from fastsample_dist.launch.commands import Command
 from fastsample_dist.launch.screen import RankFailure, Screen
+from fastsample_dist.launch.writer import Writer
 
 BEAT_S = 1.0
 TICK_S = 0.25
@@ -94,10 +99,13 @@ class Runner:
       commands: started at the same time.
       limits: bounds of the run.
       screen: takes their output.
+      writers: where the screen writes.
     """
 
-    def __init__(self, commands: Sequence[Command], limits: RunLimits, screen: Screen) -> None:
-        self._commands, self._limits, self._screen = commands, limits, screen
+    def __init__(
+        self, commands: Sequence[Command], limits: RunLimits, screen: Screen, writers: Sequence[Writer]
+    ) -> None:
+        self._commands, self._limits, self._screen, self._writers = commands, limits, screen, writers
         self._launched: list[LaunchedCommand] = []
         self._selector = selectors.DefaultSelector()
         self._start_s = time.monotonic()
@@ -154,11 +162,13 @@ class Runner:
             self._selector.register(stream, selectors.EVENT_READ, launched)
 
     def _turn(self, signals: int) -> None:
-        """Wait for something to happen, at most TICK_S, and act on it."""
-        ready = [key for key, _ in self._selector.select(TICK_S)]
+        """Wait for something to happen, about TICK_S at most, and act on it."""
+        has_room = all(writer.wait_for_room(TICK_S) for writer in self._writers)
+        ready = [key for key, _ in self._selector.select(TICK_S if has_room else 0.0)]
         if any(key.fileobj == signals for key in ready):
             self._take_signals(os.read(signals, 256))
-        self._read([key for key in ready if key.data is not None])
+        if has_room:
+            self._read([key for key in ready if key.data is not None])
         for launched in self._launched:
             if launched.status is None and launched.process.poll() is not None:
                 self._take_end(launched)
@@ -214,6 +224,8 @@ class Runner:
     def _stop(self, reason: str | None, status: int, order: bytes) -> None:
         if self._reason is None and reason is not None:
             self._reason, self._status = reason, status
+            for writer in self._writers:
+                writer.hurry()
         self._stopped_at = self._stopped_at or time.monotonic()
         self._screen.ending = True
         self._order(order)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from fastsample_dist.launch.guard import NOTE
+from fastsample_dist.launch.writer import Writer
 
 TRACEBACK = "Traceback (most recent call last):"
 _BOX = re.compile(r"-{60,}")  # mpirun's messages are between such lines
@@ -77,8 +78,8 @@ class Screen:
 
     def __init__(
         self,
-        out: TextIO,
-        err: TextIO,
+        out: Writer | TextIO,
+        err: Writer | TextIO,
         hosts: Sequence[str],
         *,
         colour: bool = False,
@@ -198,9 +199,8 @@ class Screen:
     def _show_agent(self, host: str, line: str, is_error: bool) -> None:
         self._write(self._err if is_error else self._out, f"[{host}] ", line)
 
-    def _write(self, target: TextIO, prefix: str, text: str) -> None:
+    def _write(self, target: Writer | TextIO, prefix: str, text: str) -> None:
         target.write(f"{prefix}{text}\n")
-        target.flush()
 
 
 def signal_status(name: str) -> int:

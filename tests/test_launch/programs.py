@@ -1,10 +1,13 @@
 """What the launcher's tests share: an ssh and an rsync that stay on this machine, and a launcher under observation."""
 
+import array
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 import uuid
@@ -15,6 +18,7 @@ from fastsample_dist.launch.guard import SHARED_MEMORY
 from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
+PIPE_BYTES = 4096  # at least
 
 # The command gets a session of its own and pipes, as from sshd, which does not end it when the connection is cut.
 SSH = """
@@ -111,16 +115,19 @@ class Launcher:
         )
         self.out: list[str] = []
         self.err: list[str] = []
+        self.reads_output = threading.Event()  # cleared: standard output is left in its pipe
+        self.reads_output.set()
         pairs = ((self.process.stdout, self.out), (self.process.stderr, self.err))
         self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in pairs]
         for reader in self._readers:
             reader.start()
 
-    @staticmethod
-    def _read(stream, lines) -> None:
+    def _read(self, stream, lines) -> None:
         with contextlib.suppress(ValueError, OSError):  # a test closed it
             for line in stream:
                 lines.append(line.rstrip("\n"))
+                if lines is self.out:
+                    self.reads_output.wait()
 
     def __enter__(self):
         return self
@@ -142,6 +149,16 @@ class Launcher:
             assert self.process.poll() is None, f"ended early: {self.out} {self.err}"
             time.sleep(0.02)
         raise AssertionError(f"no {count} lines with {text!r}: {self.out} {self.err}")
+
+    def wait_until_blocked(self) -> None:
+        """Return once standard output, which is not read, takes no more."""
+        unread, before = array.array("i", [0]), -1
+        end = time.monotonic() + ENOUGH_S
+        while unread[0] != before or before < PIPE_BYTES // 2:
+            assert time.monotonic() < end, f"only {before} bytes in the pipe: {self.out} {self.err}"
+            before = unread[0]
+            time.sleep(0.5)
+            fcntl.ioctl(self.process.stdout, termios.FIONREAD, unread)
 
     def wait(self, timeout_s: float = ENOUGH_S) -> int:
         """Its exit status, with all output read."""

@@ -43,6 +43,10 @@ def start(tmp_path):
         process.communicate()
 
 
+def children(pid):
+    return [child for child in guard.descendants(pid) if is_alive(child)]
+
+
 def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -150,6 +154,24 @@ def test_every_line_of_a_rank_carries_its_number_and_a_progress_bar_its_last_sta
     process = start("rank", code, env={"RANK": "12"})
     out, err = process.communicate(timeout=ENOUGH_S)
     assert (out, err) == (b"[12] a\n[12] \n[12] b\n[12] 3%\n[12] end\n", b"[12] c\n")
+
+
+def test_nothing_is_lost_when_a_reader_pauses_longer_than_a_rank_lives(start, monkeypatch):
+    process = start("rank", "import sys; print('x' * 99999); print('last')", env={"RANK": "0"})
+    process.stdout.read(1)
+    wait_until(lambda: not children(process.pid), "the rank's end")
+    time.sleep(guard.DRAIN_S + 0.5)
+    assert process.poll() is None
+    assert process.communicate(timeout=ENOUGH_S)[0].endswith(b"x\n[0] last\n")
+    assert process.returncode == 0
+
+
+def test_a_reader_that_pauses_does_not_keep_a_rank_that_was_told_to_end(start):
+    process = start("rank", "print('x' * 99999)", env={"RANK": "0"})
+    process.stdout.read(1)
+    wait_until(lambda: not children(process.pid), "the rank's end")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(ENOUGH_S) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from fastsample_dist.testing import mpi_missing_reason
 from tests.test_launch.programs import RSYNC, SSH, Launcher, write_program
 from tests.test_launch.test_parts import make_parts
-from tests.waiting import ENOUGH_S, NEVER_S
+from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
 needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_missing_reason()))
 WAYS = {
@@ -61,12 +61,32 @@ try:
     while sys.argv[1] == "print":
         time.sleep(0.05)
         print("more")
+    while sys.argv[1] == "flood":
+        print("x" * 99)
     time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", rank, flush=True)
     if sys.argv[1] == "ignore":
         time.sleep(600)
     raise
+"""
+
+# An ssh that plays the host itself: rank 0 prints what no queue holds; after some beats it notes whether it could.
+FLOOD_LINES = 60_000
+FLOOD = f"""
+import os, threading
+printed = b"".join(b"[0] %d %s\\n" % (number, b"x" * 99) for number in range({FLOOD_LINES}))
+def flood():
+    rest = printed
+    while rest:
+        rest = rest[os.write(1, rest):]
+printing = threading.Thread(target=flood)
+printing.start()
+beats = 0
+while printing.is_alive() and beats < 4:
+    beats += len(os.read(0, 1))
+open(f"printed {{not printing.is_alive()}}", "w").close()
+printing.join()
 """
 
 
@@ -196,6 +216,49 @@ def test_nohup_is_respected(start):
     assert launcher.process.poll() is None
     launcher.process.terminate()
     assert launcher.wait() == 143
+
+
+def test_while_nobody_reads_hosts_hear_from_the_launcher_and_nothing_is_lost(start, tmp_path):
+    write_program(tmp_path / "bin", "ssh", FLOOD)
+    (tmp_path / "hosts").write_text("127.0.0.1\n")
+    launcher = start("--hosts", "hosts", "--", "rank.py", "sleep")
+    launcher.reads_output.clear()
+    wait_until(lambda: any(tmp_path.glob("printed *")), "the fourth sign of life")
+    assert not (tmp_path / "printed True").exists()  # the queue is bounded
+    launcher.reads_output.set()
+    assert launcher.wait() == 0
+    assert launcher.out == [f"[0] {number} {'x' * 99}" for number in range(FLOOD_LINES)]
+    assert launcher.err == []
+
+
+def test_ctrl_c_ends_a_run_whose_output_is_not_read(start):
+    launcher = start("--nproc", 2, *ENDLESS_GRACE, "--", "rank.py", "flood")
+    launcher.wait_for("up ", 2)
+    launcher.reads_output.clear()
+    launcher.wait_until_blocked()
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.process.wait(ENOUGH_S) == 130
+    launcher.reads_output.set()
+    assert launcher.nothing_is_left()
+    assert launcher.err == ["fastsample-launch: interrupted; ending all ranks (once more kills them)"]
+
+
+def test_ctrl_c_ends_the_wait_for_a_reader_after_the_run(start, tmp_path):
+    write_program(tmp_path / "bin", "ssh", "print('[0] x\\n' * 50_000)")
+    (tmp_path / "hosts").write_text("127.0.0.1\n")
+    launcher = start("--hosts", "hosts", "--json", "report.json", "--", "rank.py", "sleep")
+    launcher.reads_output.clear()
+    wait_until((tmp_path / "report.json").exists, "the end of the run")
+    assert launcher.process.poll() is None
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.process.wait(ENOUGH_S) == 130
+    launcher.reads_output.set()
+
+
+def test_an_output_that_is_closed_from_the_start_is_as_good_as_none(start):
+    launcher = start("--nproc", 1, "--", "rank.py", "restart", before=lambda: os.close(1))
+    assert launcher.wait() == 0, launcher.err
+    assert launcher.out == []
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(start):

@@ -1,10 +1,12 @@
 """What is shown of the ranks' output, and in which order."""
 
 import io
+import os
 
 import pytest
 
 from fastsample_dist.launch.screen import HOLD_S, Screen
+from fastsample_dist.launch.writer import Writer
 
 TRACE = "Traceback (most recent call last):"
 
@@ -174,3 +176,22 @@ def test_what_ranks_say_of_an_interrupt_is_left_out_once_the_launcher_has_said_i
             screen.take("here", f"[1] {line}", True)
         shown[ending, verbose] = [line.removeprefix("[1] ") for line in err.getvalue().splitlines()]
     assert shown == {(False, False): list(said), (True, False): [said[2]], (True, True): list(said)}
+
+
+def test_an_output_that_another_process_made_non_blocking_is_waited_for():
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    with os.fdopen(out, encoding="utf-8") as reader, os.fdopen(into, "w", encoding="utf-8") as stream:
+        writer = Writer(stream)
+        writer.write("é" * 200_000 + "\n")
+        assert reader.readline() == "é" * 200_000 + "\n"
+        assert writer.close()
+
+
+def test_a_stream_in_memory_is_written_too():
+    stream = io.StringIO()
+    writer = Writer(stream)
+    writer.write("one\n")
+    writer.write("two\n")
+    assert writer.close()
+    assert stream.getvalue() == "one\ntwo\n"
