@@ -25,7 +25,7 @@ import torch.distributed as dist
 from fastsample_dist.comm.agree import by_value
 from fastsample_dist.comm.base import DEFAULT_TIMEOUT_S, Communicator
 from fastsample_dist.comm.board import FileBoard, StoreBoard
-from fastsample_dist.comm.deadline import check_timeout_s
+from fastsample_dist.comm.deadline import CollectiveError, Deadline, check_timeout_s
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.machine import Machines, find_machines
@@ -252,14 +252,15 @@ def _join_torch(cls: type[DistContext], info: LaunchInfo, timeout_s: float, want
     device, reason = _device(wanted, info.rank, lambda own: all_gather_once(store, info, own, timeout_s))
     uses_nccl = device.type != CPU and dist.is_nccl_available()  # else tensors travel through host memory
     name = "cpu:gloo,cuda:nccl" if uses_nccl else "gloo"
+
+    def connect(keys: dist.PrefixStore) -> None:
+        timeout = group_timeout(name, timeout_s)
+        dist.init_process_group(name, store=keys, rank=info.rank, world_size=info.world_size, timeout=timeout)
+
     try:
-        dist.init_process_group(
-            name,
-            store=store,
-            rank=info.rank,
-            world_size=info.world_size,
-            timeout=group_timeout(name, timeout_s),
-        )
+        store.ask(connect, Deadline(timeout_s))
+    except CollectiveError as error:
+        raise RuntimeError(f"rank {info.rank}: joining {error}.") from None
     except RuntimeError as error:
         reason = str(error).split("\n", 1)[0]
         raise RuntimeError(

@@ -1,9 +1,12 @@
-"""Connections to the run's meeting point, under a deadline whatever listens there.
+"""Connections to the run's meeting point, and requests to it, under a deadline whatever listens there.
 
 torch's TCPStore waits without limit for the first answer of a service that accepts and stays silent, and retries
 endlessly when one answers something else. So it is constructed, and asked once, in a thread of its own. When the time
 is up its connection is shut down, which ends that thread: none is left that could wake while the interpreter ends.
 (Abandoned before that, it may sleep until torch's own limit, the same deadline, and does nothing until then.)
+
+Nor does torch's store ever give up a request when the process that serves it is stopped, or the link to it is cut. So
+the joined run asks it through `RunStore`, in a thread as well.
 """
 
 from __future__ import annotations
@@ -12,27 +15,38 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 
-from fastsample_dist.comm.deadline import Deadline
+from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError
 from fastsample_dist.comm.environment import LaunchInfo
 
 ASK_AFTER_S = 5.0  # a store answers within milliseconds; from then on it is worth probing what else it may be
 ANSWER_S = 1.0  # for another service to identify itself
 BREAK_OFF_S = 2.0  # for the thread to see that its connection is gone
+LATE_S = 3.0  # past a deadline, for a request that has one of its own: it knows better what is missing
 POLL_S = 0.05
 ASKED = "fastsample_dist/asked"  # a key that nobody sets
 MAX_ANSWER = 60  # characters of it in a message
+
+T = TypeVar("T")
 
 
 def address_of(info: LaunchInfo) -> str:
     """Where the ranks meet, as messages name it."""
     return f"{info.master_addr}:{info.master_port}"
+
+
+def server_of(info: LaunchInfo) -> str:
+    """Who serves the store of the run."""
+    return "torchrun's agent" if info.agent_store else "rank 0"
 
 
 def open_store(info: LaunchInfo, deadline: Deadline, *, serves: bool = False) -> dist.TCPStore:
@@ -53,6 +67,76 @@ def open_store(info: LaunchInfo, deadline: Deadline, *, serves: bool = False) ->
     finally:  # also on Ctrl-C
         attempt.break_off()
     raise RuntimeError(f"rank {info.rank}: {attempt.failure()}; choose another MASTER_PORT, or check MASTER_ADDR.")
+
+
+class RunStore:
+    """The store of a run that this process has joined, asked under a deadline.
+
+    Args:
+      store: as `connect` opens it.
+      info: this process's launch.
+      connections: descriptors of the connection to it; none for a store within this process.
+    Attributes:
+      store: for calls that cannot wait.
+    """
+
+    def __init__(self, store: dist.PrefixStore, info: LaunchInfo, connections: set[int]) -> None:
+        self.store, self._info, self._connections = store, info, connections
+
+    @classmethod
+    def connect(cls, info: LaunchInfo, deadline: Deadline, prefix: str, *, serves: bool = False) -> RunStore:
+        """`open_store`, its keys under a prefix."""
+        older = _connections(info.master_port)
+        store = open_store(info, deadline, serves=serves)
+        return cls(dist.PrefixStore(prefix, store), info, _connections(info.master_port) - older)
+
+    def ask(self, call: Callable[[dist.PrefixStore], T], deadline: Deadline) -> T:
+        """What `call(store)` returns or raises, called in a thread of its own.
+
+        A thread that still waits LATE_S after the deadline, or on Ctrl-C, loses its connection, and this object with
+        it: it can then no longer be asked.
+
+        Raises:
+          CollectiveError: the store does not answer.
+          DeadlineError: it does, so that the call waits for something else.
+        """
+        outcome: Future[T] = Future()
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+        def run() -> None:
+            try:
+                if device is not None:
+                    torch.cuda.set_device(device)  # each thread has its own
+                outcome.set_result(call(self.store))
+            except BaseException as error:  # the caller raises it
+                outcome.set_exception(error)
+
+        thread = threading.Thread(target=run, name="fastsample-store", daemon=True)
+        limit = Deadline(deadline.remaining_s + LATE_S)
+        thread.start()
+        try:
+            while thread.is_alive() and limit.remaining_s > 0.0:
+                thread.join(POLL_S)
+            if not thread.is_alive():
+                return outcome.result()
+        finally:  # also on Ctrl-C
+            _break_off(thread, lambda: _connections(self._info.master_port) & self._connections)
+        if self._answers():
+            raise DeadlineError(deadline.timeout_s)
+        raise CollectiveError(
+            f"failed: the store at {address_of(self._info)} ({server_of(self._info)}) did not answer within "
+            f"{deadline.timeout_s:g} s; its process is stopped or the link to it is cut: check both, and start again"
+        )
+
+    def _answers(self) -> bool:
+        """Whether it answers somebody else."""
+        with _quiet():
+            attempt = _Attempt(self._info, False, ANSWER_S)
+            try:
+                attempt.wait()
+                return attempt.store is not None
+            finally:
+                attempt.break_off()
 
 
 class _Attempt:
@@ -95,15 +179,7 @@ class _Attempt:
 
     def break_off(self) -> None:
         """Take its connection from a thread that still waits; a store that comes too late is dropped."""
-        if not self._thread.is_alive():
-            return
-        patience = Deadline(BREAK_OFF_S)
-        with _quiet():
-            while self._thread.is_alive() and patience.remaining_s > 0.0:
-                for descriptor in _connections(self._info.master_port) - self._older:
-                    with suppress(OSError), _borrowed(descriptor) as connection:
-                        connection.shutdown(socket.SHUT_RDWR)
-                self._thread.join(POLL_S)
+        _break_off(self._thread, lambda: _connections(self._info.master_port) - self._older)
 
     def failure(self) -> str:
         """What went wrong, and what listens there as far as it identifies itself."""
@@ -133,6 +209,19 @@ class _Attempt:
             f"it accepts connections but did not answer within {round(self._timeout_s, 1):g} s: another service may "
             "hold the port, or the process that serves the meeting point is stopped"
         )
+
+
+def _break_off(thread: threading.Thread, connections: Callable[[], set[int]]) -> None:
+    """Shut down the connections for which a thread waits, until it has ended; nothing for one that has."""
+    if not thread.is_alive():
+        return
+    patience = Deadline(BREAK_OFF_S)
+    with _quiet():
+        while thread.is_alive() and patience.remaining_s > 0.0:
+            for descriptor in connections():
+                with suppress(OSError), _borrowed(descriptor) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
+            thread.join(POLL_S)
 
 
 def _answer_of(info: LaunchInfo) -> str | None:

@@ -3,7 +3,8 @@
 Rank 0 serves a TCP store (under torchrun the agent may serve it already). Every rank adds itself under its
 number; rank 0 waits until all are there and publishes its verdict: "complete", or which ranks are missing, so
 that all that did arrive report the same thing. Without a verdict (rank 0 itself is missing) a rank looks
-for itself at its deadline. All waits are short polls, so that Ctrl-C ends them.
+for itself at its deadline. All waits are short polls, in a thread that ends with the store's connection
+(`RunStore`), so that Ctrl-C ends them, and a store that no longer answers.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 import pickle
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TypeVar
 
 import torch.distributed as dist
 
-from fastsample_dist.comm.deadline import Deadline
+from fastsample_dist.comm.deadline import CollectiveError, Deadline
 from fastsample_dist.comm.environment import LaunchInfo
-from fastsample_dist.comm.handshake import address_of, open_store
+from fastsample_dist.comm.handshake import RunStore, address_of, open_store, server_of
 
 POLL_S = 0.02
 MAX_POLL_S = 0.25
@@ -29,7 +30,7 @@ COMPLETE = "complete"
 T = TypeVar("T")
 
 
-def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
+def meet(info: LaunchInfo, timeout_s: float) -> RunStore:
     """The store of this run, once every rank has joined it.
 
     Collective: every rank must call this.
@@ -39,24 +40,25 @@ def meet(info: LaunchInfo, timeout_s: float) -> dist.Store:
       timeout_s: seconds within which all ranks must join.
     Raises:
       RuntimeError: a rank is missing (named), came twice, or expects another world size; rank 0's port is
-        taken.
+        taken; the store does not answer.
     """
     if info.world_size == 1:
-        return dist.HashStore()
+        return RunStore(dist.PrefixStore("", dist.HashStore()), info, set())
     deadline = Deadline(timeout_s)
-    store = dist.PrefixStore(f"fastsample_dist/attempt-{info.attempt}", _connect(info, deadline))
-    store.set_timeout(timedelta(seconds=timeout_s))
-    try:
-        _join(store, info)
-        missing = _missing_ranks(store, info, deadline)
-    except dist.DistError as error:
-        raise _lost(info, error) from error
+    store = _connect(info, deadline)
+    store.store.set_timeout(timedelta(seconds=timeout_s))
+
+    def join(keys: dist.PrefixStore) -> list[int]:
+        _join(keys, info)
+        return _missing_ranks(keys, info, deadline)
+
+    missing = _ask(store, info, join, deadline)
     if missing:
         raise _not_joined(info, missing, timeout_s)
     return store
 
 
-def all_gather_once(store: dist.Store, info: LaunchInfo, own: T, timeout_s: float) -> list[T]:
+def all_gather_once(store: RunStore, info: LaunchInfo, own: T, timeout_s: float) -> list[T]:
     """Every rank's object, by rank, before there is a communicator. Pickled, so only among processes that trust each
     other.
 
@@ -68,25 +70,27 @@ def all_gather_once(store: dist.Store, info: LaunchInfo, own: T, timeout_s: floa
       own: this rank's object.
       timeout_s: seconds for all ranks to give theirs.
     Raises:
-      RuntimeError: a rank did not.
+      RuntimeError: a rank did not; the store does not answer.
     """
     if info.world_size == 1:
         return [own]
-    store.set(f"gathered/{info.rank}", pickle.dumps(own))
-    deadline, gathered = Deadline(timeout_s), []
-    try:
+    deadline = Deadline(timeout_s)
+
+    def gather(keys: dist.PrefixStore) -> list[T]:
+        keys.set(f"gathered/{info.rank}", pickle.dumps(own))
+        gathered = []
         for rank in range(info.world_size):
-            if not _await_key(store, f"gathered/{rank}", deadline.remaining_s):
+            if not _await_key(keys, f"gathered/{rank}", deadline.remaining_s):
                 raise RuntimeError(
                     f"rank {info.rank}: rank {rank} joined but did not report what it has; see its error."
                 )
-            gathered.append(pickle.loads(store.get(f"gathered/{rank}")))
-        store.set(f"read/{info.rank}", "1")
+            gathered.append(pickle.loads(keys.get(f"gathered/{rank}")))
+        keys.set(f"read/{info.rank}", "1")
         if info.rank == 0:
-            _await_informed(store, "read", range(1, info.world_size))
-    except dist.DistError as error:
-        raise _lost(info, error) from error
-    return gathered
+            _await_informed(keys, "read", range(1, info.world_size))
+        return gathered
+
+    return _ask(store, info, gather, deadline)
 
 
 def board_store(info: LaunchInfo, timeout_s: float) -> tuple[dist.Store, str]:
@@ -97,8 +101,17 @@ def board_store(info: LaunchInfo, timeout_s: float) -> tuple[dist.Store, str]:
       timeout_s: seconds for the connection.
     """
     store = open_store(info, Deadline(timeout_s))
-    server = "torchrun's agent" if info.agent_store else "rank 0"
-    return dist.PrefixStore(f"fastsample_dist/board-{info.attempt}", store), server
+    return dist.PrefixStore(f"fastsample_dist/board-{info.attempt}", store), server_of(info)
+
+
+def _ask(store: RunStore, info: LaunchInfo, call: Callable[[dist.PrefixStore], T], deadline: Deadline) -> T:
+    """`RunStore.ask` while joining."""
+    try:
+        return store.ask(call, deadline)
+    except dist.DistError as error:
+        raise _lost(info, error) from error
+    except CollectiveError as error:
+        raise RuntimeError(f"rank {info.rank}: joining {error}.") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -120,12 +133,12 @@ def _not_joined(info: LaunchInfo, missing: list[int], timeout_s: float) -> Runti
     )
 
 
-def _connect(info: LaunchInfo, deadline: Deadline) -> dist.TCPStore:
+def _connect(info: LaunchInfo, deadline: Deadline) -> RunStore:
     """Serve the store (rank 0 without an agent) or connect to it once something listens there."""
     serves = info.rank == 0 and not info.agent_store
     if not serves:
         _await_listener(info, deadline)
-    return open_store(info, deadline, serves=serves)
+    return RunStore.connect(info, deadline, f"fastsample_dist/attempt-{info.attempt}", serves=serves)
 
 
 def _await_listener(info: LaunchInfo, deadline: Deadline) -> None:

@@ -35,6 +35,7 @@ from torch.distributed import distributed_c10d
 from fastsample_dist.comm.base import DEFAULT_MAX_MESSAGE_BYTES, Communicator
 from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline, DeadlineError, PeerLostError
+from fastsample_dist.comm.handshake import RunStore
 from fastsample_dist.comm.rows import Segments
 
 WAIT_SLICE_S = 0.2  # how late a signal, or an abort by another thread, is seen while a wait blocks
@@ -65,7 +66,7 @@ class TorchCommunicator(Communicator):
         self,
         process_group: dist.ProcessGroup,
         backend: str,
-        store: dist.Store,
+        store: RunStore,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
@@ -151,7 +152,9 @@ class TorchCommunicator(Communicator):
         """A communicator over these ranks of the run, in which this process has the number `rank`."""
         timeout = group_timeout(self._backend, self.timeout_s)
         try:
-            group = _new_group(run_ranks, rank, self._backend, self._store, lane, timeout)
+            group = self._store.ask(
+                lambda keys: _new_group(run_ranks, rank, self._backend, keys, lane, timeout), deadline
+            )
         except RuntimeError as error:
             raise _named(error, deadline.timeout_s) from error
         made = TorchCommunicator(

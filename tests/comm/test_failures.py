@@ -247,8 +247,8 @@ def test_ranks_meet_whatever_their_order():
         return meet(launch(rank, 3, port), ENOUGH_S)
 
     stores = together(*(lambda rank=rank: join(rank) for rank in range(3)))
-    stores[1].set("key", "value")
-    assert stores[2].get("key") == b"value"
+    stores[1].store.set("key", "value")
+    assert stores[2].store.get("key") == b"value"
 
 
 def test_a_rank_that_comes_twice_is_refused():

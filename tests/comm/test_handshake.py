@@ -1,4 +1,5 @@
-"""A foreign service at the meeting point: every rank ends with one line soon after its deadline, whatever that does."""
+"""A foreign service at the meeting point, or a store that is stopped later: every rank ends with one line soon after
+its deadline, whatever that does."""
 
 import http.server
 import itertools
@@ -18,9 +19,11 @@ from fastsample_dist.comm.deadline import Deadline
 from fastsample_dist.comm.environment import LaunchInfo
 from fastsample_dist.comm.handshake import open_store
 from fastsample_dist.comm.rendezvous import board_store
+from fastsample_dist.testing.jobs import own_environment
 from tests.comm.test_context import environment
+from tests.forked import ForkedPython
 from tests.grids import grid
-from tests.waiting import wait_until
+from tests.waiting import NEVER_S, wait_until
 
 ENOUGH_S = 200.0  # for a process that loads torch on a busy machine; without a deadline the handshake never ends
 TIMEOUT_S = 2.0
@@ -195,3 +198,100 @@ def test_a_store_that_answers_late_is_waited_for():
         client = open_store(info, Deadline(ENOUGH_S))
         client.set("said", "late")
     assert store.get("said") == b"late"
+
+
+# ---- a store that is stopped once the rank has joined it ----
+
+SERVER = """
+import sys, time
+from pathlib import Path
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+Path("port.new").write_text(str(store.port))
+Path("port.new").rename("port")
+time.sleep(3600)
+"""
+STOPPED = """
+import importlib, os, signal, sys, time
+from pathlib import Path
+import psutil
+from fastsample_dist import DistContext
+from fastsample_dist.comm import handshake
+
+module, name, server, timeout_s = sys.argv[1], sys.argv[2], psutil.Process(int(sys.argv[3])), float(sys.argv[4])
+module = importlib.import_module(module)
+call, others = getattr(module, name), [Path(f"there-{rank}") for rank in range(int(os.environ["WORLD_SIZE"]))]
+
+def stopped(*arguments, **named):
+    others[int(os.environ["RANK"])].touch()
+    while not all(other.exists() for other in others):
+        time.sleep(0.02)
+    server.suspend()
+    while server.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.02)
+    return call(*arguments, **named)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+setattr(module, name, stopped)
+handshake.LATE_S = 0.5
+try:
+    with DistContext.from_env(timeout_s=timeout_s) as ctx:
+        ctx.comm.duplicate()
+except RuntimeError as error:
+    sys.exit(str(error))
+"""
+JOINED = "fastsample_dist.comm.rendezvous _join"
+STAGES = {
+    "joining": JOINED,
+    "reporting": "fastsample_dist.comm.context all_gather_once",
+    "connecting": "torch.distributed init_process_group",
+    "duplicating": "fastsample_dist.comm.torch_dist _new_group",
+}
+STOPPED_TIMEOUT_S = 3.0
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start ranks, which stop the process that serves their store as soon as all are at a place; (ranks, port)."""
+    monkeypatch.chdir(tmp_path)
+    running = []
+
+    def call(place, timeout_s):
+        server = ForkedPython(["-c", SERVER], own_environment(), (tmp_path / "server", tmp_path / "server"))
+        running.append(server)
+        wait_until((tmp_path / "port").exists, "that the store is served")
+        port = (tmp_path / "port").read_text()
+        environ = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+        environ |= {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        line = [sys.executable, "-c", STOPPED, *place.split(), str(server.pid), str(timeout_s)]
+        for rank in "01":
+            own = environ | {"RANK": rank, "LOCAL_RANK": rank}
+            running.append(subprocess.Popen(line, env=own, stderr=subprocess.PIPE, text=True))
+        return running[1:], port
+
+    yield call
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("stage", grid(list(STAGES), gate=["joining", "duplicating"]))
+def test_a_store_that_is_stopped_ends_every_rank_at_its_deadline(stage, start):
+    ranks, port = start(STAGES[stage], STOPPED_TIMEOUT_S)
+    where = ", outside a step: duplicate of communicator" if stage == "duplicating" else ": joining"
+    for rank, process in enumerate(ranks):
+        lines = process.communicate(timeout=ENOUGH_S)[1].splitlines()
+        assert [line for line in lines if "[W" not in line] == [  # torch's own warnings
+            f"rank {rank}{where} failed: the store at 127.0.0.1:{port} (torchrun's agent) did not answer within 3 s; "
+            "its process is stopped or the link to it is cut: check both, and start again."
+        ]
+        assert process.returncode == 1
+
+
+def test_ctrl_c_is_seen_while_the_store_is_stopped(start, tmp_path):
+    ranks, _ = start(JOINED, NEVER_S)
+    wait_until(lambda: all((tmp_path / f"there-{rank}").exists() for rank in range(2)), "that the ranks are joining")
+    time.sleep(0.5)  # both are most likely in the store by then
+    for rank, process in enumerate(ranks):
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=ENOUGH_S)[1] == f"rank {rank} was interrupted.\n"
