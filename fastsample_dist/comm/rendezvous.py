@@ -5,6 +5,10 @@ number; rank 0 waits until all are there and publishes its verdict: "complete", 
 that all that did arrive report the same thing. Without a verdict (rank 0 itself is missing) a rank looks
 for itself at its deadline. All waits are short polls, in a thread that ends with the store's connection
 (`RunStore`), so that Ctrl-C ends them, and a store that no longer answers.
+
+Ranks of one attempt (restart) of the run meet. torchrun's agents on several hosts count restarts each by itself: a rank
+that is started again alone finds the others in the attempt before. So it announces its own, outside that of any, and a
+rank that waits in an older one ends: its agent then starts it again, in the same attempt.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ POLL_S = 0.02
 MAX_POLL_S = 0.25
 VERDICT_GRACE_S = 2.0  # rank 0 started a little later than the others, so its verdict comes after their deadline
 COMPLETE = "complete"
+ATTEMPTS = "fastsample_dist/attempts"  # which have begun, of those after the first; each under its number, by a rank
 
 T = TypeVar("T")
 
@@ -39,8 +44,8 @@ def meet(info: LaunchInfo, timeout_s: float) -> RunStore:
       info: this process's launch; a run of one rank needs no address.
       timeout_s: seconds within which all ranks must join.
     Raises:
-      RuntimeError: a rank is missing (named), came twice, or expects another world size; rank 0's port is
-        taken; the store does not answer.
+      RuntimeError: a rank is missing (named), came twice, was started again, or expects another world size; rank 0's
+        port is taken; the store does not answer.
     """
     if info.world_size == 1:
         return RunStore(dist.PrefixStore("", dist.HashStore()), info, set())
@@ -70,7 +75,7 @@ def all_gather_once(store: RunStore, info: LaunchInfo, own: T, timeout_s: float)
       own: this rank's object.
       timeout_s: seconds for all ranks to give theirs.
     Raises:
-      RuntimeError: a rank did not; the store does not answer.
+      RuntimeError: a rank did not, or was started again; the store does not answer.
     """
     if info.world_size == 1:
         return [own]
@@ -80,14 +85,14 @@ def all_gather_once(store: RunStore, info: LaunchInfo, own: T, timeout_s: float)
         keys.set(f"gathered/{info.rank}", pickle.dumps(own))
         gathered = []
         for rank in range(info.world_size):
-            if not _await_key(keys, f"gathered/{rank}", deadline.remaining_s):
+            if not _await_key(keys, info, f"gathered/{rank}", deadline.remaining_s):
                 raise RuntimeError(
                     f"rank {info.rank}: rank {rank} joined but did not report what it has; see its error."
                 )
             gathered.append(pickle.loads(keys.get(f"gathered/{rank}")))
         keys.set(f"read/{info.rank}", "1")
         if info.rank == 0:
-            _await_informed(keys, "read", range(1, info.world_size))
+            _await_informed(keys, info, "read", range(1, info.world_size))
         return gathered
 
     return _ask(store, info, gather, deadline)
@@ -162,8 +167,10 @@ def _await_listener(info: LaunchInfo, deadline: Deadline) -> None:
     raise _not_joined(info, [0], deadline.timeout_s) from said
 
 
-def _join(store: dist.Store, info: LaunchInfo) -> None:
-    """Add this rank, and refuse a second process with the same rank, or a different world size."""
+def _join(store: dist.PrefixStore, info: LaunchInfo) -> None:
+    """Announce the attempt, add this rank; refuse a second process of the same rank, or a different world size."""
+    for attempt in range(1, info.attempt + 1):  # those in which no rank came so far, too
+        _attempts(store).compare_set(str(attempt), "", str(info.rank))
     size = store.compare_set("world_size", "", str(info.world_size)).decode()
     if size != str(info.world_size):
         raise RuntimeError(
@@ -179,20 +186,23 @@ def _join(store: dist.Store, info: LaunchInfo) -> None:
     store.set(f"joined/{info.rank}", "1")
 
 
-def _missing_ranks(store: dist.Store, info: LaunchInfo, deadline: Deadline) -> list[int]:
+def _missing_ranks(store: dist.PrefixStore, info: LaunchInfo, deadline: Deadline) -> list[int]:
     """Ranks that had not joined by the deadline; empty as soon as all are there."""
     if info.rank != 0:
-        verdict = _await_key(store, "verdict", deadline.remaining_s + VERDICT_GRACE_S)
+        verdict = _await_key(store, info, "verdict", deadline.remaining_s + VERDICT_GRACE_S)
         if verdict:
             said = store.get("verdict").decode()
             store.set(f"informed/{info.rank}", "1")
             return [] if said == COMPLETE else [int(rank) for rank in said.split(",")]
-        return [rank for rank in range(info.world_size) if not store.check([f"joined/{rank}"])]
+        missing = [rank for rank in range(info.world_size) if not store.check([f"joined/{rank}"])]
+        if missing:
+            store.delete_key(f"joined/{info.rank}")  # who comes later does not find this rank any more
+        return missing
     present = {0}
     pause_s = POLL_S
     while len(present) < info.world_size and deadline.remaining_s > 0.0:
         waiting_for = next(rank for rank in range(info.world_size) if rank not in present)
-        if store.check([f"joined/{waiting_for}"]):
+        if _is_set(store, info, f"joined/{waiting_for}"):
             present.add(waiting_for)
             continue
         time.sleep(min(pause_s, deadline.remaining_s))
@@ -200,22 +210,43 @@ def _missing_ranks(store: dist.Store, info: LaunchInfo, deadline: Deadline) -> l
     missing = [rank for rank in range(info.world_size) if rank not in present and not store.check([f"joined/{rank}"])]
     store.set("verdict", ",".join(map(str, missing)) or COMPLETE)
     if missing:
-        _await_informed(store, "informed", [rank for rank in range(1, info.world_size) if rank not in missing])
+        _await_informed(store, info, "informed", [rank for rank in range(1, info.world_size) if rank not in missing])
     return missing
 
 
-def _await_informed(store: dist.Store, key: str, ranks: Iterable[int]) -> None:
+def _await_informed(store: dist.PrefixStore, info: LaunchInfo, key: str, ranks: Iterable[int]) -> None:
     """Keep the store up until these ranks have set their key, but not for long."""
     grace = Deadline(VERDICT_GRACE_S)
     for rank in ranks:
-        _await_key(store, f"{key}/{rank}", grace.remaining_s)
+        _await_key(store, info, f"{key}/{rank}", grace.remaining_s)
 
 
-def _await_key(store: dist.Store, key: str, timeout_s: float) -> bool:
+def _attempts(store: dist.PrefixStore) -> dist.Store:
+    """The part of the store that all attempts share, from that of one."""
+    return dist.PrefixStore(ATTEMPTS, store.underlying_store)
+
+
+def _is_set(store: dist.PrefixStore, info: LaunchInfo, key: str) -> bool:
+    """Whether `key` is set.
+
+    Raises:
+      RuntimeError: a later attempt has begun.
+    """
+    attempts, following = _attempts(store), str(info.attempt + 1)
+    if attempts.check([following]):
+        raise RuntimeError(
+            f"rank {info.rank}: rank {attempts.get(following).decode()} was started again while this rank joined "
+            f"attempt {info.attempt} of the run; that attempt ends: torchrun starts this rank again too, as far as its "
+            "--max-restarts allows."
+        )
+    return store.check([key])
+
+
+def _await_key(store: dist.PrefixStore, info: LaunchInfo, key: str, timeout_s: float) -> bool:
     """Poll until `key` is set; False when the time is up."""
     deadline = Deadline(timeout_s)
     pause_s = POLL_S
-    while not store.check([key]):
+    while not _is_set(store, info, key):
         if deadline.remaining_s == 0.0:
             return False
         time.sleep(min(pause_s, deadline.remaining_s))

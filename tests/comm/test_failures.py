@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import LaunchInfo
-from fastsample_dist.comm.rendezvous import meet
+from fastsample_dist.comm.rendezvous import all_gather_once, meet
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
@@ -249,6 +250,47 @@ def test_ranks_meet_whatever_their_order():
     stores = together(*(lambda rank=rank: join(rank) for rank in range(3)))
     stores[1].store.set("key", "value")
     assert stores[2].store.get("key") == b"value"
+
+
+@pytest.fixture
+def agents_store():
+    """What ranks of a run whose store torchrun's agent serves have as `LaunchInfo`, by rank and attempt."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return lambda rank, attempt: replace(launch(rank, 2, store.port), agent_store=True, attempt=attempt)
+
+
+def test_a_rank_that_waits_leaves_when_another_is_started_again_and_meets_it_in_that_attempt(agents_store):
+    """As under torchrun on two hosts: rank 1 was killed before it joined, and its agent alone started it again."""
+
+    def rank_0():
+        message, _ = join_error(agents_store(0, 0), ENOUGH_S)
+        return message, meet(agents_store(0, 2), ENOUGH_S)
+
+    (message, _), _ = together(rank_0, lambda: meet(agents_store(1, 2), ENOUGH_S))
+    assert message == (
+        "rank 0: rank 1 was started again while this rank joined attempt 0 of the run; that attempt ends: torchrun "
+        "starts this rank again too, as far as its --max-restarts allows."
+    )
+
+
+def test_a_rank_that_is_started_again_after_it_joined_is_named(agents_store):
+    """It did join the attempt, but reports nothing there: that is not its error."""
+    store, _ = together(*(lambda rank=rank: meet(agents_store(rank, 0), ENOUGH_S) for rank in range(2)))
+
+    def rank_1():
+        meet(agents_store(1, 1), ENOUGH_S)
+
+    def rank_0():
+        message, _ = error_of(all_gather_once, store, agents_store(0, 0), None, ENOUGH_S)
+        return message, meet(agents_store(0, 1), ENOUGH_S)
+
+    (message, _), _ = together(rank_0, rank_1)
+    assert message.startswith("rank 0: rank 1 was started again while this rank joined attempt 0 of the run; ")
+
+
+def test_a_rank_that_gave_up_is_missing_for_one_that_comes_later(agents_store):
+    assert "rank 0 of 2 did not join" in join_error(agents_store(1, 0))[0]
+    assert "rank 1 of 2 did not join" in join_error(agents_store(0, 0))[0]
 
 
 def test_a_rank_that_comes_twice_is_refused():
