@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from fastsample_dist import __version__
 from fastsample_dist.comm.environment import parse_environment
-from fastsample_dist.comm.network_interface import VARIABLE, interface_of, source_address
+from fastsample_dist.comm.network_interface import LOOPBACK, VARIABLE, interface_of, source_address
 from fastsample_dist.command import one_line, usable_cores
 from fastsample_dist.testing.jobs import RankJob, find_mpirun, run_ranks
 
@@ -45,6 +45,7 @@ LEAST_OPEN_FILES = 1024  # a rank holds a few sockets per peer and maps some fil
 UNLIMITED = resource.RLIM_INFINITY
 EXCHANGE_TASK = "fastsample_dist.doctor.exchange:exchange"  # by name: this module must load where torch does not
 EXCHANGE_RANKS = 2
+INTERFACES_UP = "interfaces up"  # the line without which no ranks can meet
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,11 @@ def check_network(environ: Mapping[str, str], master_addr: str | None) -> list[C
         if state.isup
     }
     listed = ", ".join(f"{name} {' '.join(found)}".rstrip() for name, found in sorted(up.items()))
-    results = [CheckResult("interfaces up", OK if up else BROKEN, listed or "none", "" if up else "ip link set lo up")]
+    if any(LOOPBACK in found for found in up.values()):
+        results = [CheckResult(INTERFACES_UP, OK, listed)]
+    else:
+        found = f"{listed or 'none'}; without {LOOPBACK} ranks of this machine cannot meet"
+        results = [CheckResult(INTERFACES_UP, BROKEN, found, "ip link set lo up")]
     forced = environ.get(VARIABLE)
     if forced:
         known = all(name in up for name in forced.lstrip("=").split(","))

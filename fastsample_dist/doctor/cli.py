@@ -66,10 +66,18 @@ def examine(master_addr: str | None, deadline_s: float | None) -> Iterator[Check
         checks.check_own_limits,
         partial(checks.check_launchers, environ),
     ]
-    if deadline_s is not None:
-        todo.append(partial(checks.check_exchange, deadline_s))
+    broken = set()
     for check in todo:
-        yield from _guarded(check)
+        results = _guarded(check)
+        broken |= {result.subject for result in results if result.status == BROKEN}
+        yield from results
+    if deadline_s is None:
+        return
+    if checks.INTERFACES_UP in broken:
+        found = f"not tried: {checks.INTERFACES_UP} is broken"
+        yield CheckResult(f"{checks.EXCHANGE_RANKS} ranks", checks.ABSENT, found)
+        return
+    yield from _guarded(partial(checks.check_exchange, deadline_s))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ import importlib
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from fastsample_dist.comm.context import DistContext
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_S = 5.0  # for a connection over it, which the kernel makes by itself
 HOSTS_PORT = 29500  # hosts have network stacks of their own: nobody else listens there
 PEERS_GRACE_S = 3.0  # after the first failure: for the others to report what they saw
 MPI_END_S = 5.0  # mpirun's time to end its processes
@@ -190,6 +192,8 @@ def meeting_point(
       alone: one rank on this machine runs without any launcher.
     Returns:
       The variables of a rank, as torchrun would set them.
+    Raises:
+      RuntimeError: ranks of this machine cannot meet on loopback.
     """
     if alone and world_size == 1 and not hosts:
         yield lambda rank: {}
@@ -199,6 +203,7 @@ def meeting_point(
     else:
         import torch.distributed as dist
 
+        _check_loopback()
         store = dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         place = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(store.port)}
         place |= {"TORCHELASTIC_RUN_ID": "fastsample", "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -211,6 +216,17 @@ def meeting_point(
 
     yield variables_of
     del store  # it serves until here
+
+
+def _check_loopback() -> None:
+    """Raise where no connection can be made over loopback: torch's store would retry for minutes."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=LOOPBACK_S).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"ranks of this machine cannot meet at {LOOPBACK} ({error}); ip link set lo up, or look at the firewall."
+        ) from error
 
 
 def _watch(job: RankJob, folder: Path, supervisor: Supervisor) -> list[dict]:

@@ -6,7 +6,9 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from fastsample_dist.doctor import checks
@@ -87,6 +89,17 @@ def test_without_the_exchange_no_rank_is_started(run, monkeypatch):
     monkeypatch.setattr(checks, "check_exchange", lambda deadline_s: pytest.fail("it was started"))
     _, findings, _ = run("--no-exchange")
     assert not any(subject.startswith("2 ranks") for subject in findings)
+
+
+def test_without_a_loopback_interface_no_exchange_is_tried(run, monkeypatch):
+    """On a machine where lo is down the ranks could not meet, and would wait for their deadline."""
+    states = {"lo": SimpleNamespace(isup=False), "eth0": SimpleNamespace(isup=True)}
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    monkeypatch.setattr(checks, "check_exchange", lambda deadline_s: pytest.fail("it was started"))
+    status, findings, _ = run()
+    interfaces = findings["interfaces up"]
+    assert status == 1 and (interfaces["status"], interfaces["advice"]) == (BROKEN, "ip link set lo up")
+    assert findings["2 ranks"]["found"] == "not tried: interfaces up is broken"
 
 
 def test_limits_of_open_files_and_locked_memory():

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastsample_dist.testing import mpi_missing_reason, supervisor
+from fastsample_dist.testing import jobs, mpi_missing_reason, supervisor
 from fastsample_dist.testing.jobs import RankJob, find_mpirun, ranks_ended, run_ranks
 from fastsample_dist.testing.reports import RETURNED, read_reports
 from tests.grids import grid
@@ -51,6 +51,14 @@ def test_mpirun_gives_the_same():
 def test_the_rank_that_failed_first_is_named(refusal, kind):
     with pytest.raises(kind, match="rank 1 does not want"):
         run_ranks(job("raise_on", [{"rank": 1, "refusal": refusal}] * 2))
+
+
+def test_without_a_loopback_interface_no_rank_is_started(monkeypatch):
+    """RFC 5737: no machine has this address, as none has 127.0.0.1 where lo is down; torch's store would retry."""
+    monkeypatch.setattr(jobs, "LOOPBACK", "192.0.2.1")
+    monkeypatch.setattr(jobs, "Supervisor", lambda *_: pytest.fail("a rank was started"))
+    with pytest.raises(RuntimeError, match=r"ranks of this machine cannot meet at 192.0.2.1 \(.*; ip link set lo up"):
+        run_ranks(job("greet", [{}] * 2))
 
 
 @pytest.mark.usefixtures("forked_ranks")
