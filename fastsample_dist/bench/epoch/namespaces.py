@@ -109,7 +109,7 @@ def namespace_hosts(
     reason = missing_reason(rate)
     if reason is not None:
         raise RuntimeError(f"hosts in namespaces cannot be made here: {reason}.")
-    where = Path(work or tempfile.gettempdir())
+    where = Path(work or tempfile.gettempdir()).resolve()  # ranks have other working directories
     remove_stale(FOLDER_PREFIX, where)
     with locked_folder(FOLDER_PREFIX, where) as folder, _Anchors() as anchors:
         for index in range(count):

@@ -53,6 +53,15 @@ def test_hosts_have_their_own_parts_names_and_addresses_and_vanish(parts, tmp_pa
     assert not any(Path(f"/proc/{pid}").exists() for pid in anchors)
 
 
+@needs_hosts()
+def test_hosts_made_in_a_relative_directory_have_absolute_paths(parts, tmp_path, monkeypatch):
+    """Ranks have working directories of their own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    with namespace_hosts(parts, 1, work=Path("work")) as made:
+        assert made.data.is_absolute() and printed(made.hosts[0], "ls", str(made.data))[0] == "manifest.json"
+
+
 @pytest.mark.grid
 @needs_hosts()
 def test_ranks_on_hosts_meet_and_load_what_is_theirs(parts, tmp_path):
