@@ -16,9 +16,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastsample_dist.files import check_writable, write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ERRORS = (ValueError, OSError, RuntimeError, ImportError, MemoryError)
 INTERRUPTED = 130
@@ -100,9 +103,18 @@ def _output_fails(error: OSError) -> bool:
     return False
 
 
-def console_width() -> int | None:
-    """Columns for rich: the terminal's own, or as many as a table needs in a file."""
-    return None if sys.stdout.isatty() else PLAIN_COLUMNS
+def make_console(**more: Any) -> Console:
+    """Where a command prints: as wide as the terminal, or PLAIN_COLUMNS.
+
+    Text is shown as it stands: names of files and graphs are neither markup ("[/x]") nor emoji (":100:").
+
+    Args:
+      more: other options of rich's Console.
+    """
+    from rich.console import Console
+
+    columns = {"width": None if sys.stdout.isatty() else PLAIN_COLUMNS}
+    return Console(**{**columns, "highlight": False, "markup": False, "emoji": False, **more})
 
 
 @contextmanager

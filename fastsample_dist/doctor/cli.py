@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fastsample_dist.command import ERRORS, Parser, add_json, console_width, one_line, run_command, seconds
+from fastsample_dist.command import ERRORS, Parser, add_json, make_console, one_line, run_command, seconds
 from fastsample_dist.doctor import checks
 from fastsample_dist.doctor.checks import BROKEN, WARNING, CheckResult
 
@@ -87,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> tuple[int, dict]:
     results = list(examine(args.master_addr, None if args.no_exchange else args.deadline_s))
-    console = Console(width=console_width(), highlight=False)
+    console = make_console()
     console.print(report(results))
     broken = [result.subject for result in results if result.status == BROKEN]
     warnings = [result.subject for result in results if result.status == WARNING]

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from fastsample_dist import command as cl
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.pipeline.exchange import EXCHANGES
@@ -99,14 +97,14 @@ def _run(args: argparse.Namespace) -> tuple[int, dict]:
         model=args.model, hidden=args.hidden,
     )  # fmt: skip
     check_ranks(options.path, args.ranks)
-    console = Console(width=cl.console_width(), highlight=False, soft_wrap=True)
+    console = cl.make_console(soft_wrap=True)
     runs: list[dict] = []
     results = {"parts": str(options.path), "settings": asdict(settings), "runs": runs, "ok": True, "difference": None}
     for num_ranks in args.ranks:
         try:
             runs.append(verify(options, settings, num_ranks))
         except Difference as difference:
-            console.print(f"DIFFERS  {difference}", markup=False)
+            console.print(f"DIFFERS  {difference}")
             return 1, results | {"ok": False, "difference": str(difference)}
         console.print(f"pass  {describe(runs[-1])}")
     return 0, results

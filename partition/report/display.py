@@ -170,8 +170,9 @@ def origin_words(report: Mapping[str, Any]) -> str:
 
 
 def _console() -> Console:
-    console = Console(file=sys.stdout)
-    return console if console.is_terminal else Console(file=sys.stdout, width=LOG_WIDTH)
+    as_it_stands = {"file": sys.stdout, "markup": False, "emoji": False}  # names are neither "[/x]" nor ":100:"
+    console = Console(**as_it_stands)
+    return console if console.is_terminal else Console(**as_it_stands, width=LOG_WIDTH)
 
 
 def _summary(report: Mapping[str, Any]) -> Iterator[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from fastsample_dist import command as cl
 from fastsample_dist.bench.cache import report
 from fastsample_dist.bench.cache.accesses import CacheOptions, load_run
@@ -15,6 +13,7 @@ from fastsample_dist.bench.cache.verify import verify
 from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.options import add_drawing, add_graph, add_verify
+from fastsample_dist.bench.screen import Screen
 from fastsample_dist.ops import SampleSpec
 from fastsample_dist.ops.library import num_threads
 from fastsample_dist.ops.sample_methods import METHODS
@@ -56,11 +55,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Verify, measure, print; returns (exit status, results for --json)."""
-    console = Console(width=cl.console_width(), highlight=False)
-
-    def progress(text: str) -> None:
-        console.print(f"{text} ...", style="dim")
-
+    screen = Screen()
     found = conditions(num_threads())
     with work_folder(args.work) as work:
         options = _options(args, work)
@@ -68,17 +63,14 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
         results = {"command": "cache", "conditions": found, "options": given_options(args)}
         if args.verify:
             results["verify"] = verify(options)
-            for line in report.verify_lines(results["verify"]):
-                console.print(line, soft_wrap=True)
+            screen.lines(report.verify_lines(results["verify"]))
             if results["verify"]["failures"]:
                 return 1, results
-        loaded = load_run(options, progress)
-        for line in [*busy_warning(found), *report.conditions_lines(found, loaded, options)]:
-            console.print(line, soft_wrap=True)
-        measured = measure(loaded, options, progress)
-    console.print(report.rates_table(measured, options))
-    for line in report.summary_lines(measured):
-        console.print(line, soft_wrap=True)
+        loaded = load_run(options, screen.progress)
+        screen.lines([*busy_warning(found), *report.conditions_lines(found, loaded, options)])
+        measured = measure(loaded, options, screen.progress)
+    screen.table(report.rates_table(measured, options))
+    screen.lines(report.summary_lines(measured))
     graph = {"name": args.graph, "num_nodes": loaded.graph.num_nodes, "num_edges": loaded.graph.num_edges}
     return 0, {**results, "graph": graph, "steps_per_epoch": loaded.steps_per_epoch, **measured.to_json()}
 

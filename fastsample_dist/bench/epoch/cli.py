@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from fastsample_dist import DistContext
 from fastsample_dist import command as cl
@@ -27,6 +26,7 @@ from fastsample_dist.bench.epoch.measure import EpochOptions
 from fastsample_dist.bench.epoch.rank import epoch_rank
 from fastsample_dist.bench.graphs import GraphSource, is_drawn, work_folder
 from fastsample_dist.bench.options import add_training
+from fastsample_dist.bench.screen import Screen
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.files import write_json
@@ -93,15 +93,15 @@ def run(words: Sequence[str], args: argparse.Namespace) -> tuple[int, dict]:
         args.json = None  # rank 0 writes it
         return run_process(launch_command(words, args), captured=False).returncode, {}
     _check_network(args)
-    console = Console(width=cl.console_width(), highlight=False)
+    screen = Screen()
     with work_folder(args.work) as work:
         options = _options(args, work)
         options.source.check(options.ranks)
         if args.model_network is not None:
             epoch.check_model(options.ranks, options.configurations)
         found = conditions(options.threads)
-        runs = epoch.measure(options, lambda text: console.print(f"{text} ...", style="dim"))
-    return 0, _report(args, console, found, runs)
+        runs = epoch.measure(options, screen.progress)
+    return 0, _report(args, screen, found, runs)
 
 
 def _check_network(args: argparse.Namespace) -> None:
@@ -148,8 +148,8 @@ def _run_joined(args: argparse.Namespace, info: LaunchInfo) -> tuple[int, dict]:
         found = conditions(torch.get_num_threads())
         own = epoch_rank(ctx, epoch.rank_settings(options, Path(args.graph)))
         results = ctx.comm.all_gather_object(own, purpose="benchmark")
-        console = Console(width=cl.console_width(), highlight=False, quiet=ctx.rank != 0)
-        report = _report(args, console, found, [epoch.summarize(results, ctx.world_size)])
+        screen = Screen(quiet=ctx.rank != 0)
+        report = _report(args, screen, found, [epoch.summarize(results, ctx.world_size)])
         if file is not None and ctx.rank == 0:
             write_json(file, report)
     return 0, report
@@ -186,21 +186,23 @@ def ways_of(args: argparse.Namespace) -> dict[str, str]:
     return needed
 
 
-def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[dict]) -> dict:
+def _report(args: argparse.Namespace, screen: Screen, found: dict, runs: list[dict]) -> dict:
     """Print the tables; returns everything for --json."""
     where = "ranks on one machine"
     if args.namespaces:
         where = f"a host in network namespaces per rank, links {args.rate or 'unlimited'}"
-    for line in busy_warning(found):
-        console.print(line)
-    console.print(epoch_report.conditions_line(found, runs[0]["graph"]))
-    console.print(epoch_report.times_table(runs, where))
+    screen.lines([*busy_warning(found), epoch_report.conditions_line(found, runs[0]["graph"])])
+    screen.table(epoch_report.times_table(runs, where))
     exchanged = epoch_report.comm_table(runs)
     if exchanged is not None:
-        console.print(exchanged)
+        screen.table(exchanged)
     starts = ", ".join(f"{run['first_step_s']:.1f} s with {run['ranks']} rank(s)" for run in runs)
-    console.print(f"from the start of a process to its first step done: {starts}")
-    console.print(f"losses are equal over {len(runs[0]['configurations'])} configurations, to the last bit")
+    screen.lines(
+        [
+            f"from the start of a process to its first step done: {starts}",
+            f"losses are equal over {len(runs[0]['configurations'])} configurations, to the last bit",
+        ]
+    )
     results = {"command": "epoch", "conditions": found, "options": given_options(args), "runs": runs}
     if args.model_network is not None:
         threads, cores = found["threads_per_rank"], found["cores"]
@@ -209,8 +211,8 @@ def _report(args: argparse.Namespace, console: Console, found: dict, runs: list[
         predictions = epoch.model_network(runs, network, args.batch_size, threads / cores)
         of_processor = epoch.messages_of_runs(runs, epoch.PROCESSOR)
         title = f"{network}{', as measured' if is_measured else ''}; of a processor {of_processor}"
-        console.print(epoch_report.model_table(predictions, title))
-        console.print(epoch_report.check_table(predictions, title))
+        screen.table(epoch_report.model_table(predictions, title))
+        screen.table(epoch_report.check_table(predictions, title))
         results["model"] = predictions
     return results
 

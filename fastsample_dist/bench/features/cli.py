@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from fastsample_dist import command as cl
 from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
 from fastsample_dist.bench.features.measure import FeaturesOptions, measure
 from fastsample_dist.bench.graphs import GraphSource, work_folder
+from fastsample_dist.bench.screen import Screen
 from fastsample_dist.pipeline.transport import EXCHANGE, SHARED
 from fastsample_dist.testing.jobs import find_mpirun
 
@@ -56,20 +56,17 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Measure, print; returns (exit status, results for --json)."""
     if args.mpi and find_mpirun() is None:
         raise ValueError("--mpi needs mpirun beside this Python or on PATH; install it or leave --mpi out.")
-    console = Console(width=cl.console_width(), highlight=False)
+    screen = Screen()
     with work_folder(args.work) as work:
         options = _options(args, work)
         options.source.check(options.ranks)
         found = conditions(options.threads)
-        runs = measure(options, lambda text: console.print(f"{text} ...", style="dim"))
-    for line in busy_warning(found):
-        console.print(line)
-    for line in conditions_lines(found, args, runs):
-        console.print(line, soft_wrap=True)
-    console.print(ways_table(runs))
+        runs = measure(options, screen.progress)
+    screen.lines([*busy_warning(found), *conditions_lines(found, args, runs)])
+    screen.table(ways_table(runs))
     failures = [f"{name} with {entry['ranks']} ranks" for entry in runs for name in entry["differences"]]
     if args.verify:
-        console.print(f"verify: FAILED: other rows by {', '.join(failures)}" if failures else "verify: rows are equal")
+        screen.lines([f"verify: FAILED: other rows by {', '.join(failures)}" if failures else "verify: rows are equal"])
     results = {"command": "features", "conditions": found, "options": given_options(args), "runs": runs}
     return int(bool(failures)), results
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 import fastsample_dist
 from fastsample_dist import command as cl
@@ -28,6 +27,7 @@ from fastsample_dist.bench.gpu.walk_peers import NEXTDOOR, PACKAGES
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.options import add_drawing
 from fastsample_dist.bench.peers import Baseline
+from fastsample_dist.bench.screen import Screen
 from fastsample_dist.files import check_writable, write_json, write_text
 from fastsample_dist.graph.csc import CSCGraph
 
@@ -120,9 +120,8 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
         if file is not None:
             check_writable(option, file)
     device = make_device()
-    console = Console(width=cl.console_width(), highlight=False, stderr=True)
     with work_folder(args.work) as work:
-        results, lines = _measure(args, device, work, lambda text: console.print(f"{text} ...", style="dim"))
+        results, lines = _measure(args, device, work, Screen(stderr=True).progress)
     report = "\n".join(lines) + "\n"
     print(report, end="")
     if args.markdown is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from fastsample_dist import command as cl
@@ -15,6 +14,7 @@ from fastsample_dist.bench.graphs import GraphSource, is_drawn, work_folder
 from fastsample_dist.bench.network.measure import UNLIMITED, NetworkOptions, measure
 from fastsample_dist.bench.network.rows import DEFAULT, Row
 from fastsample_dist.bench.options import add_training
+from fastsample_dist.bench.screen import Screen
 
 TIMEOUT_S = 600.0  # of one collective
 EXAMPLES = """examples:
@@ -58,16 +58,14 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
         raise ValueError(f"hosts in namespaces cannot be made here: {reason}.")
     if not is_drawn(args.graph) and args.int8 is None and any(row.has("int8") for row in args.rows):
         raise ValueError("--rows has int8, but no partition with such rows is given; pass --int8 PARTS.")
-    console = Console(width=cl.console_width(), highlight=False)
+    screen = Screen()
     with work_folder(args.work) as work:
         options = _options(args, work)
         options.source.check((options.num_ranks,))
         found = conditions(options.threads)
-        runs = measure(options, lambda text: console.print(f"{text} ...", style="dim"))
-    for line in busy_warning(found):
-        console.print(line)
-    console.print(conditions_line(args, found, runs[0]["rows"][0]["graph"]), soft_wrap=True)
-    console.print(rows_table(runs))
+        runs = measure(options, screen.progress)
+    screen.lines([*busy_warning(found), conditions_line(args, found, runs[0]["rows"][0]["graph"])])
+    screen.table(rows_table(runs))
     given = given_options(args) | {"rows": [row.name for row in args.rows]}
     return 0, {"command": "network", "conditions": found, "options": given, "runs": runs}
 

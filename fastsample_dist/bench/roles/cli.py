@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from fastsample_dist import command as cl
 from fastsample_dist.bench import options as shared
@@ -14,6 +13,7 @@ from fastsample_dist.bench.conditions import busy_warning, conditions, given_opt
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.roles.measure import RolesOptions, measure
 from fastsample_dist.bench.roles.report import conditions_lines, verdict, ways_table
+from fastsample_dist.bench.screen import Screen
 from fastsample_dist.device.choice import cuda_refusal
 from fastsample_dist.memory_sizes import parse_bytes
 from fastsample_dist.testing.jobs import find_mpirun
@@ -68,24 +68,22 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
         raise ValueError(f"--device is cuda but {refusal}.")
     if args.mpi and find_mpirun() is None:
         raise ValueError("--mpi needs mpirun beside this Python or on PATH; install it or leave --mpi out.")
-    console = Console(width=cl.console_width(), highlight=False)
+    screen = Screen()
     with work_folder(args.work) as work:
         options = _options(args, work)
         options.source.check(options.ranks)
         found = conditions(options.threads) | ({"gpu": torch.cuda.get_device_name()} if args.device == "cuda" else {})
-        runs = measure(options, lambda text: console.print(f"{text} ...", style="dim"))
-    for line in busy_warning(found):
-        console.print(line)
+        runs = measure(options, screen.progress)
+    screen.lines(busy_warning(found))
     repeats = f"medians of {args.epochs} epochs after one warm-up, all ways in turns"
     failures = []
     for entry in runs:
-        for line in conditions_lines(found, entry, vars(args), repeats):
-            console.print(line, soft_wrap=True)
-        console.print(ways_table(entry))
-        console.print(verdict(entry), soft_wrap=True)
+        screen.lines(conditions_lines(found, entry, vars(args), repeats))
+        screen.table(ways_table(entry))
+        screen.lines([verdict(entry)])
         failures += [f"{name} with {entry['ranks']} ranks" for name in entry["differences"]]
     if args.verify:
-        console.print(f"verify: FAILED: other losses by {', '.join(failures)}" if failures else "verify: equal losses")
+        screen.lines([f"verify: FAILED: other losses by {', '.join(failures)}" if failures else "verify: equal losses"])
     results = {"command": "roles", "conditions": found, "options": given_options(args), "runs": runs}
     return int(args.verify and bool(failures)), results
 
