@@ -12,6 +12,7 @@ from fastsample_dist.bench import options as shared
 from fastsample_dist.bench.conditions import busy_warning, conditions, given_options
 from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.roles.measure import RolesOptions, measure
+from fastsample_dist.bench.roles.rank import split_ways
 from fastsample_dist.bench.roles.report import conditions_lines, verdict, ways_table
 from fastsample_dist.bench.screen import Screen
 from fastsample_dist.device.choice import cuda_refusal
@@ -53,7 +54,8 @@ def add_command(commands: argparse._SubParsersAction) -> None:
         help="of its GPU that a rank's topology and cache may take (default: its share)")  # fmt: skip
     add("--threads", type=cl.count, default=1, help="per rank (default: %(default)s)")
     add("--mpi", action="store_true", help="start the ranks with mpirun")
-    add("--verify", action="store_true", help="compare the losses of all ways; exit 1 where they differ")
+    add("--verify", action="store_true", help="compare the losses of all ways, with a staleness of all splits; "
+        "exit 1 where they differ")  # fmt: skip
     add("--deadline-s", type=cl.seconds, default=1800.0, help="for the ranks of one run (default: %(default)g)")
     cl.add_json(sub)
 
@@ -62,6 +64,11 @@ def run(args: argparse.Namespace) -> tuple[int, dict]:
     """Measure, print; returns (exit status, results for --json)."""
     if min(args.ranks) < 2:
         raise ValueError(f"--ranks is {','.join(map(str, args.ranks))}; roles need 2 ranks or more.")
+    if args.verify and args.staleness and len(split_ways(min(args.ranks), SWITCHING[args.switching])) < 2:
+        raise ValueError(
+            f"--verify compares the splits of --staleness {args.staleness}, and 2 ranks have one with --switching "
+            f"{args.switching}; pass --switching both, more ranks, or --staleness 0."
+        )
     if args.device == "cpu" and args.gpu_memory is not None:
         raise ValueError("--gpu-memory is given with --device cpu; pass --device cuda, or leave it out.")
     if args.device == "cuda" and (refusal := cuda_refusal()):

@@ -101,7 +101,7 @@ def summarize(results: Sequence[dict], staleness: int, on_gpus: bool = False) ->
         "alone": cores / ranks, "paper": choice.paper,
         "predicted_best": str(choice.chosen or ROLES_NONE), "best": best["name"],
         "auto": {"roles": auto["roles"], "median_s": median_s, "is_best": median_s <= best["epoch_s"]["p90"]},
-        "differences": differences([*ways, auto]), "ways": [*ways, auto],
+        "differences": differences([*ways, auto], staleness), "ways": [*ways, auto],
     }  # fmt: skip
 
 
@@ -137,8 +137,12 @@ def stage_times(results: Sequence[dict], on_gpus: bool = False) -> StageTimes:
     )  # fmt: skip
 
 
-def differences(ways: Sequence[dict]) -> list[str]:
-    """Ways with roles whose losses are not those of the first one, and time sharing where it is far from them."""
+def differences(ways: Sequence[dict], staleness: int = 0) -> list[str]:
+    """Ways with roles whose losses are not those of the first one, and time sharing where it is far from them. With a
+    staleness, which neither time sharing nor "auto" has, the splits alone are compared.
+    """
+    if staleness > 0:
+        ways = [way for way in ways if way["name"] not in (ROLES_NONE, ROLES_AUTO)]
     first = next((way["loss"] for way in ways if way["roles"] != ROLES_NONE), None)
     if first is None:
         return []

@@ -51,6 +51,20 @@ def test_splits_have_a_staleness_and_auto_has_none(forked_ranks, tmp_path, capsy
     assert status == 0 and "staleness 1; " in printed.out, printed
 
 
+def test_splits_of_a_staleness_are_compared_among_themselves(forked_ranks, tmp_path, capsys):
+    """Time sharing and "auto" have none, so other losses."""
+    parts, file = draw_partition(tmp_path, 2).path, tmp_path / "out.json"
+    status, printed = run(capsys, "--graph", parts, *SMALL, "--staleness", 1, "--json", file)
+    assert status == 0 and "verify: equal losses" in printed.out, printed
+    losses = {way["name"]: way["loss"] for way in json.loads(file.read_text())["runs"][0]["ways"]}
+    assert losses["1+1"] == losses["1+1 stay"] != losses["none"]
+
+
+def test_one_split_of_a_staleness_has_nothing_to_be_compared_with(capsys):
+    status, printed = run(capsys, "--staleness", "2", "--switching", "off", "--verify")
+    assert status == 1 and "--verify compares the splits of --staleness 2, and 2 ranks have one" in printed.err
+
+
 def on_the_emulator(ctx, library, settings):
     """What a rank with a GPU measures: room for 20 rows beside the topology, for 40 without."""
 
@@ -128,6 +142,12 @@ def test_ways_of_three_ranks():
 def test_losses_with_roles_are_equal_and_those_of_time_sharing_close(losses, found):
     ways = [{"name": name, "roles": "1+1" if "+" in name else "none", "loss": loss} for name, loss in losses.items()]
     assert differences(ways) == found
+
+
+def test_splits_of_a_staleness_that_differ_are_found():
+    losses = {"none": [2.0], "1+1": [1.0], "1+1 stay": [1.1], "auto": [2.0]}
+    ways = [{"name": name, "roles": "1+1", "loss": loss} for name, loss in losses.items()]
+    assert differences(ways, staleness=1) == ["1+1 stay"]
 
 
 def epochs(seconds, **more):
