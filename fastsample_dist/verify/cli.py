@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fastsample_dist import command as cl
 from fastsample_dist.graph.storage import read_manifest
@@ -19,10 +20,23 @@ from fastsample_dist.pipeline.exchange import EXCHANGES
 from fastsample_dist.pipeline.schemes import SCHEMES
 from fastsample_dist.pipeline.transport import AUTO, TRANSPORTS
 from fastsample_dist.testing.jobs import find_mpirun
+from fastsample_dist.train.models import NORMS
 from fastsample_dist.verify.compare import TOLERANCE, Difference, RunOptions, verify
 from fastsample_dist.verify.reference import MODELS, VerifySettings
 
 PROGRAM = "fastsample-verify"
+UNIFORM = "uniform"
+# Options of a training script: those that are taken as they are given, and those that are refused where they differ.
+TAKEN: dict[str, dict[str, Any]] = {
+    "batch-size": {"type": cl.count}, "fanouts": {"type": cl.fanout_list}, "model": {"choices": MODELS},
+    "hidden": {"type": cl.count}, "heads": {"type": cl.count}, "dropout": {"type": cl.share},
+    "residual": {"action": "store_true"}, "norm": {"choices": tuple(NORMS)}, "seed": {"type": int},
+    "scheme": {"choices": SCHEMES}, "prefetch": {"type": int}, "transport": {"choices": TRANSPORTS},
+    "exchange": {"choices": EXCHANGES},
+}  # fmt: skip
+COMPARED: dict[str, dict[str, Any]] = {
+    "sampler": {}, "replace": {"action": "store_true"}, "layers": {"type": cl.count},
+}  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,8 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", choices=MODELS, default="sage", help="(default: %(default)s)")
     add("--hidden", type=cl.count, default=32, help="columns of a hidden row (default: %(default)s)")
     add("--seed", type=int, default=0, help="of everything drawn (default: %(default)s)")
-    script = 'options of train_sage.py, e.g. "--model gat --fanouts 10,5": those that shape batches and model are taken'
-    add("--script", metavar="OPTIONS", help=script)
+    script = f'options of train_sage.py, e.g. "--model gat --fanouts 10,5"; taken: {", ".join(TAKEN)}'
+    add("--script", metavar="OPTIONS", help=f"{script}; refused: samplers other than uniform, replacement")
     tolerance = "of gradients, as a share of the largest entry (default: %(default)g)"
     add("--tolerance", type=cl.share, default=TOLERANCE, help=tolerance)
     add("--mpi", action="store_true", help="start the ranks with mpirun")
@@ -65,21 +79,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def with_script(args: argparse.Namespace) -> argparse.Namespace:
-    """The arguments; the options of batches and model in --script replace this command's own.
+    """The arguments; the options of batches and model in --script (TAKEN) replace this command's own.
 
     Raises:
-      ValueError: an option in --script has a value that does not fit.
+      ValueError: an option in --script has a value that does not fit, or shapes batches as this command does not.
     """
     if args.script is None:
         return args
     parser = cl.Parser(prog="--script", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    for name, kind in (("batch-size", cl.count), ("hidden", cl.count), ("seed", int), ("prefetch", int)):
-        parser.add_argument(f"--{name}", type=kind)
-    parser.add_argument("--fanouts", type=cl.fanout_list)
-    parser.add_argument("--scheme", choices=SCHEMES)
-    parser.add_argument("--model", choices=MODELS)
-    found, _ = parser.parse_known_args(shlex.split(args.script))
-    return argparse.Namespace(**{**vars(args), **vars(found)})
+    for name, how in (*TAKEN.items(), *COMPARED.items()):
+        parser.add_argument(f"--{name}", **how)
+    given, _ = parser.parse_known_args(shlex.split(args.script))
+    found = {**vars(args), **vars(given)}
+    sampler, layers = found.pop("sampler", UNIFORM), found.pop("layers", len(found["fanouts"]))
+    if sampler != UNIFORM:
+        raise ValueError(f"--script has --sampler {sampler}, but only --sampler {UNIFORM} is compared; leave it out.")
+    if found.pop("replace", False):
+        raise ValueError("--script has --replace, but only draws without replacement are compared; leave it out.")
+    if layers != len(found["fanouts"]):
+        raise ValueError(
+            f"--script has --layers {layers}, but the model that is compared has one per fanout, "
+            f"{len(found['fanouts'])}; give as many --fanouts."
+        )
+    return argparse.Namespace(**found)
 
 
 def _run(args: argparse.Namespace) -> tuple[int, dict]:
@@ -95,6 +117,7 @@ def _run(args: argparse.Namespace) -> tuple[int, dict]:
     settings = VerifySettings(
         steps=args.steps, batch_size=args.batch_size, fanouts=args.fanouts, split=args.split, rng_seed=args.seed,
         model=args.model, hidden=args.hidden,
+        **{name: getattr(args, name) for name in ("dropout", "heads", "residual", "norm") if hasattr(args, name)},
     )  # fmt: skip
     check_ranks(options.path, args.ranks)
     console = cl.make_console(soft_wrap=True)

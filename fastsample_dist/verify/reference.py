@@ -35,6 +35,7 @@ class VerifySettings:
       rng_seed: of shuffling, sampling, dropout and parameters.
       model: "sage", "gcn" or "gat"; one layer per fanout, float64.
       hidden: columns of a hidden row.
+      dropout, heads, residual, norm: of the model, heads of "gat", as `TrainConfig` has them.
     """
 
     steps: int
@@ -44,12 +45,20 @@ class VerifySettings:
     rng_seed: int = 0
     model: str = "sage"
     hidden: int = 32
+    dropout: float = 0.5
+    heads: int = 4
+    residual: bool = False
+    norm: str | None = None
 
 
 def make_model(settings: VerifySettings, in_dim: int, num_outputs: int) -> nn.Module:
     """The model, the same in every process; dropout is on, because its masks are part of the contract."""
     torch.manual_seed(settings.rng_seed)
-    model = MODELS[settings.model](in_dim, settings.hidden, num_outputs, len(settings.fanouts), 0.5)
+    more = {"num_heads": settings.heads} if settings.model == "gat" else {}
+    model = MODELS[settings.model](
+        in_dim, settings.hidden, num_outputs, len(settings.fanouts), settings.dropout, residual=settings.residual,
+        norm=settings.norm, **more,
+    )  # fmt: skip
     return model.double().train()
 
 

@@ -76,12 +76,17 @@ def test_ranks_equal_one_process(forked_ranks, parts, tmp_path, capsys, ranks, o
 
 def test_a_training_command_line_shapes_the_batches(forked_ranks, parts, tmp_path, capsys):
     file = tmp_path / "out.json"
-    script = "examples/train_sage.py --model gcn --fanouts 4,3 --batch-size 9 --scheme hybrid --epochs 7 --lr 0.1"
+    script = (
+        "examples/train_sage.py --model gat --fanouts 4,3 --batch-size 9 --scheme hybrid --epochs 7 --lr 0.1 "
+        "--hidden 6 --heads 2 --dropout 0.25 --residual --norm layer --transport exchange --exchange paired "
+        "--sampler uniform"
+    )
     status, printed = run(capsys, parts, "--script", script, "--steps", 1, "--json", file)
     assert status == 0, printed
     results = json.loads(file.read_text())
-    settings = {name: results["settings"][name] for name in ("model", "fanouts", "batch_size")}
-    assert settings == {"model": "gcn", "fanouts": [4, 3], "batch_size": 9}
+    model = {"model": "gat", "hidden": 6, "heads": 2, "dropout": 0.25, "residual": True, "norm": "layer"}
+    expected = {"fanouts": [4, 3], "batch_size": 9} | model
+    assert {name: results["settings"][name] for name in expected} == expected
     assert results["runs"][0]["schemes"] == ["hybrid"]
 
 
@@ -171,6 +176,18 @@ def test_without_labels_only_batches_are_compared(forked_ranks, tmp_path, capsys
         (("--split", "nosuch"), "has no split 'nosuch'"),
         (("--seed", "-1"), "rng_seed is -1"),
         (("--script", "train_sage.py --model foo"), "argument --model: invalid choice: 'foo'"),
+        (
+            ("--script", "train_sage.py --sampler labor"),
+            "--script has --sampler labor, but only --sampler uniform is",
+        ),
+        (
+            ("--script", "train_sage.py --replace"),
+            "--script has --replace, but only draws without replacement",
+        ),
+        (
+            ("--script", "train_sage.py --fanouts 4,3 --layers 3"),
+            "--script has --layers 3, but the model that is compare",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_one_line(forked_ranks, parts, capsys, options, message):
