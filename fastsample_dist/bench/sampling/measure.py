@@ -79,6 +79,8 @@ class SamplingOptions:
             raise ValueError(f"--batches is {self.batches}; expected at least {MIN_BATCHES}.")
         for fanouts in self.fanouts:
             self.spec(fanouts, 1)
+            if not any(fanouts):
+                raise ValueError(f"--fanouts {','.join(map(str, fanouts))} draws no edge; pass one of them above 0.")
         if self.method == "labor" and "dgl-unfused" in self.baselines:
             raise ValueError("--baseline dgl-unfused has no LABOR of its own; pass --baseline dgl with --method labor.")
 

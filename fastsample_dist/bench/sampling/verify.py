@@ -1,8 +1,8 @@
 """--verify of `fastsample-bench sampling`: what is measured is what the contract promises.
 
 For each list of fanouts:
-- some whole batches: sources are destinations of the next hop, edges exist, none is drawn twice without replacement,
-  each destination has as many as its row and the fanout allow;
+- some whole batches: their seeds are those asked for, sources are destinations of the next hop, edges exist, none is
+  drawn twice without replacement, each destination has as many as its row and the fanout allow;
 - the same batches with each number of threads, one by one and by `sample_many`: equal in every number;
 - a small batch against the oracle (ops/reference), which is slow: as many seeds and hops as it can take.
 """
@@ -49,7 +49,11 @@ def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, progress
         spec = dataclasses.replace(options.spec(fanouts, 1), edge_ids=True)
         sampler = sampling.our_sampler(graph, spec)
         expected = [sampler.sample(own, step) for step, own in enumerate(seeds)]
-        found = [text for batch in expected for text in structure_failures(graph, spec, batch, num_usable)]
+        found = [
+            text
+            for own, batch in zip(seeds, expected, strict=True)
+            for text in structure_failures(graph, spec, own, batch, num_usable)
+        ]
         found += _thread_failures(graph, fanouts, options, seeds, expected)
         small, text = oracle_failure(graph, spec, seeds[0])
         compared.append({"fanouts": list(fanouts), **small})
@@ -57,15 +61,20 @@ def verify(graph: CSCGraph, batches: Batches, options: SamplingOptions, progress
     return {"passed": not failures, "failures": failures, "batches": WHOLE_BATCHES, "oracle": compared}
 
 
-def structure_failures(graph: CSCGraph, spec: SampleSpec, batch: MiniBatch, num_usable: Tensor) -> Iterator[str]:
+def structure_failures(
+    graph: CSCGraph, spec: SampleSpec, seeds: Tensor, batch: MiniBatch, num_usable: Tensor
+) -> Iterator[str]:
     """What a whole mini-batch violates, one line each.
 
     Args:
       graph: what was sampled.
       spec: with edge_ids.
+      seeds: that were asked for.
       batch: our sampler's.
       num_usable: int64 [num_nodes]; edges of each row that may be drawn.
     """
+    if not (torch.equal(batch.seeds, seeds) and torch.equal(batch.mfgs[-1].dst_nodes, seeds)):
+        yield "its seeds, or the destinations of their hop, are not the seeds that were asked for"
     for above, below in zip(batch.mfgs[1:], batch.mfgs[:-1], strict=True):
         if not torch.equal(above.src_nodes, below.dst_nodes):
             yield "the sources of one hop are not the destinations of the next"

@@ -182,6 +182,7 @@ def test_help_lists_both_commands(capsys):
         (("--graph", "GRAPH", "--batches", "5"), "--batches is 5; expected at least 20"),
         (("--graph", "GRAPH", "--batch-size", "5000"), "--batch-size is 5000 but only"),
         (("--graph", "GRAPH", "--fanouts", "-2"), "fanouts holds -2"),
+        (("--graph", "GRAPH", "--fanouts", "0,0"), "--fanouts 0,0 draws no edge; pass one of them above 0."),
         (("--graph", "GRAPH", "--fanouts", "-1", "--replace"), "cannot be drawn with replacement"),
         (("--graph", "GRAPH", "--method", "labor", "--replace"), "labor"),
         (("--graph", "GRAPH", "--baseline", "magic"), "invalid choice: 'magic'"),
@@ -247,6 +248,22 @@ def swap_sources(batch: MiniBatch) -> MiniBatch:
     return dataclasses.replace(
         batch, mfgs=[*batch.mfgs[:-1], dataclasses.replace(mfg, indices=mfg.indices.flip(0))]
     )  # fmt: skip
+
+
+class HalfOfTheSeeds(Tampered):
+    """Our sampler, but of a batch that the oracle is not given half of the seeds."""
+
+    def sample(self, seeds, step=0):
+        return self.sampler.sample(seeds if seeds.numel() <= 16 else seeds[: seeds.numel() // 2], step)
+
+
+def test_a_sampler_that_leaves_seeds_out_fails_verification(graph_path, capsys, monkeypatch):
+    true_sampler = sampling.our_sampler
+    monkeypatch.setattr(
+        sampling, "our_sampler", lambda *given: HalfOfTheSeeds(true_sampler(*given), unchanged, unchanged)
+    )
+    status, printed = run(capsys, "--graph", graph_path, *SMALL, "--fanouts", "4,3", "--verify")
+    assert status == 1 and "are not the seeds that were asked for" in printed.out
 
 
 def unchanged(value):
