@@ -1,7 +1,8 @@
 """--verify of `fastsample-bench walk`: what is measured is what the applications' definitions say.
 
 For each application: walks from some roots by our engine, with every number of threads and every schedule, equal to
-those of the plain engine, which calls the application's own `next` in Python, for as many steps as that can take.
+those of the plain engine, which calls the application's own `next` in Python, for as many steps as that can take. With
+--own the walks of the user's applications too, which draw as those do.
 """
 
 from __future__ import annotations
@@ -42,4 +43,10 @@ def verify(graph: CSCGraph, options: WalkOptions, progress: Callable[[str], obje
                 found, checks = sampler.sample(roots, step=3).vertices, checks + 1
                 if not torch.equal(found, expected):
                     failures.append(f"{case.name} with {threads} thread(s), schedule {schedule}: walks differ")
+            if options.own and case.make_own is not None:
+                own = case.make_own(PLAIN_STEPS)
+                sampler = fsd.TransitSampler(graph, own, rng_seed=options.rng_seed, num_threads=threads)
+                found, checks = sampler.sample(roots, step=3).vertices, checks + 1
+                if not torch.equal(found, expected):
+                    failures.append(f"{case.name} as a user's application with {threads} thread(s): walks differ")
     return {"failures": failures, "checks": checks}

@@ -1,5 +1,6 @@
 """fastsample-bench walk: the command as a user starts it, what peers are given, and what is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from fastsample_dist.bench import cli
 from fastsample_dist.bench.walk import measure, peers
 from fastsample_dist.bench.walk.cases import CASES
 from fastsample_dist.bench.walk.measure import OURS, OWN
+from fastsample_dist.bench.walk.own import OwnUniform
 from fastsample_dist.bench.walk.peers import Baseline, has_case
 from fastsample_dist.graph.datasets import read_npy_graph
 from fastsample_dist.sampling import transit
@@ -99,6 +101,24 @@ def test_a_users_application_walks_beside_the_built_in_one(graph_path, tmp_path)
     )
     names = [[one["name"] for one in entry["contestants"]] for entry in json.loads(found.read_text())["runs"]]
     assert names == [[OURS, OWN], [OURS]]
+
+
+class FirstNeighbour(OwnUniform):
+    """Walks to the first neighbour."""
+
+    def next(s, transits, edges, step, draw, par):
+        """A neighbour."""
+        if len(edges) == 0:
+            return transit.NULL
+        return edges[0]
+
+
+@pytest.mark.parametrize(("make_own", "status"), [(OwnUniform, 0), (FirstNeighbour, 1)])
+def test_users_applications_are_verified_too(graph_path, capsys, monkeypatch, make_own, status):
+    monkeypatch.setitem(CASES, "uniform", dataclasses.replace(CASES["uniform"], make_own=make_own))
+    assert run("--graph", str(graph_path), *SMALL, "--app", "uniform", "--own", "--verify") == status
+    expected = "verify: passed: 4 comparisons" if status == 0 else "uniform as a user's application with 1 thread(s)"
+    assert expected in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.make_own is not None])
