@@ -68,6 +68,8 @@ def measure_layers(data: DistData, options: LayerOptions, progress: Callable[[st
     Returns:
       [{"layers", "sampler", "trained": nodes of a step, "rows", "edges": per trained node, "node_us": {"median",
       "min"}, "sample_share": of the time}].
+    Raises:
+      ValueError: an epoch has too few steps for a turn, or its subgraphs have no train nodes.
     """
     found = []
     for layers in options.layers:
@@ -105,6 +107,11 @@ class _Run:
         else:
             fanouts = [options.fanout] * layers
             self.loader = fsd.DistLoader(data, fanouts, options.batch_size, rng_seed=options.rng_seed)
+        if len(self.loader) <= options.steps:
+            raise ValueError(
+                f"an epoch of {sampler} has {len(self.loader)} step(s), but a turn takes --steps {options.steps} and "
+                "one before them; pass a smaller --steps, --batch-size or --budget, or a larger graph."
+            )
         torch.manual_seed(options.rng_seed)
         model = GraphSAGE(data.feature_dim, options.hidden, data.num_classes, layers, DROPOUT)
         self._trainer = Trainer(model, torch.optim.Adam(model.parameters(), lr=LR), data.ctx)
@@ -133,6 +140,11 @@ class _Run:
         """Means and medians of all steps."""
         noted = self._steps
         trained = sum(noted.trained)
+        if trained == 0:
+            raise ValueError(
+                f"no train node was drawn by {self.sampler} in {len(noted.trained)} step(s); pass a larger --budget, "
+                "or a graph with more train nodes."
+            )
         each_us = [1e6 * s / max(count, 1) for s, count in zip(noted.seconds, noted.trained, strict=True)]
         return {
             "layers": self._layers, "sampler": self.sampler, "trained": statistics.mean(noted.trained),

@@ -15,6 +15,7 @@ from fastsample_dist.bench.subgraphs.measure import connected_roots, without_iso
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import read_npy_graph
 from tests.bench.inputs import rmat_input, without_packages, write_programs
+from tests.parts import draw_partition
 
 SMALL = ("--budget", "90", "--frontier-size", "12", "--trials", "2")
 # Answers a line with a line, and notes how it was called.
@@ -108,6 +109,23 @@ def test_deep_models_are_trained_on_subgraphs_and_on_neighbours(tmp_path):
     ]
     assert all(one["trained"] > 0 and one["node_us"]["min"] > 0 for one in rows)
     assert rows[0]["rows"] == rows[2]["rows"]  # a subgraph's rows serve any number of layers
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """20 train nodes of 240, in one part."""
+    return draw_partition(tmp_path_factory.mktemp("layers"), 1, num_train=20).path
+
+
+def test_an_epoch_of_too_few_steps_for_a_turn_is_refused(task, capsys):
+    assert run("--graph", str(task), *SMALL, "--layers", "2", "--batch-size", "20", "--steps", "1") == 1
+    assert "has 1 step(s), but a turn takes --steps 1 and one before them; pass a smaller" in capsys.readouterr().err
+
+
+def test_steps_that_train_no_node_are_refused(task, capsys):
+    words = ("--layers", "2", "--batch-size", "5", "--steps", "1", "--hidden", "4", "--budget", "2")
+    assert run("--graph", str(task), *words, "--frontier-size", "1", "--seed", "6") == 1
+    assert "no train node was drawn by subgraphs in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
