@@ -33,9 +33,9 @@ def features_rank(ctx: DistContext, settings: dict, folder: Path | None = None) 
       settings: {"path", "transports", "batch_size", "fanouts", "steps", "repeats", "rng_seed", "verify"}.
       folder: not used.
     Returns:
-      {"graph": {"name", "num_nodes", "num_edges"}, "row_bytes", "inputs": rows a step, "remote": those of other ranks,
-      "differences": ways whose rows are not those of the first way, "ways": {name: {"walls_s": per repeat and step,
-      "cpu_s": per repeat, of all threads of this process}}}.
+      {"graph": {"name", "num_nodes", "num_edges"}, "row_bytes": stored, "inputs": rows a step, "remote": those of
+      other ranks, "differences": ways whose rows are not those of the first way, "ways": {name: {"walls_s": per repeat
+      and step, "cpu_s": per repeat, of all threads of this process}}}.
     Raises:
       ValueError: the partition has no features, fewer training nodes than one, or ranks cannot share.
     """
@@ -57,7 +57,7 @@ def features_rank(ctx: DistContext, settings: dict, folder: Path | None = None) 
     manifest = data.manifest
     return {
         "graph": {"name": manifest.name, "num_nodes": manifest.num_nodes, "num_edges": manifest.num_edges},
-        "row_bytes": data.feature_dim * data.features.dtype.itemsize,
+        "row_bytes": data.features.local.row_bytes,
         "inputs": sum(nodes.numel() for nodes in batches) / len(batches),
         "remote": sum(int(((nodes < lo) | (nodes >= hi)).sum()) for nodes in batches) / len(batches),
         "differences": differences,

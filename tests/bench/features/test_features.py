@@ -8,6 +8,7 @@ from fastsample_dist.bench import cli
 from fastsample_dist.bench.features import rank as rank_module
 from fastsample_dist.bench.features.measure import summarize
 from fastsample_dist.bench.features.rank import OWN
+from fastsample_dist.graph.manifest import read_manifest
 from fastsample_dist.testing import mpi_missing_reason
 from tests.parts import draw_partition
 
@@ -34,6 +35,13 @@ def test_every_way_is_measured_and_gives_the_same_rows(forked_ranks, parts, tmp_
     for entry in runs:
         assert list(entry["ways"]) == ["exchange", "shared", OWN] and entry["differences"] == []
         assert entry["ways"][OWN]["ratio_to_own"] == 1 and 0 < entry["remote"] < entry["inputs"]
+
+
+def test_rows_of_int8_count_with_their_scales(forked_ranks, tmp_path, capsys):
+    path, file = draw_partition(tmp_path, 2, stored_as="int8").path, tmp_path / "out.json"
+    status, _ = run(capsys, path, "--ranks", "2", *SMALL, "--json", file)
+    [entry], manifest = json.loads(file.read_text())["runs"], read_manifest(path)
+    assert status == 0 and manifest.feature_scales and entry["row_bytes"] == manifest.feature_dim + 4
 
 
 @pytest.mark.grid
