@@ -11,11 +11,13 @@ from fastsample_dist.bench.epoch.namespaces import namespace_hosts
 from fastsample_dist.bench.graphs import GraphSource
 from fastsample_dist.bench.network.rows import INT8, Row
 from fastsample_dist.features.cache import CacheReport
+from fastsample_dist.graph.manifest import read_manifest
 from fastsample_dist.testing.jobs import RankJob, run_ranks
 from fastsample_dist.train.metrics import PAYLOAD_PURPOSES, payload_exchanges
 
 RANK_TASK = "fastsample_dist.bench.network.rank:network_rank"
 UNLIMITED = "unlimited"
+ROWS = ("features.npy", "scales.npy")  # files that differ where rows are stored in another type
 PLANS = "counts"  # purpose of what a paired fetch agrees on
 
 
@@ -59,8 +61,11 @@ def measure(options: NetworkOptions, progress: Callable[[str], object]) -> list[
       options: what to run.
       progress: called with a line about what is done next.
     Raises:
-      ValueError, RuntimeError: a run failed.
+      ValueError: --int8 is another partition, or a run was refused.
+      RuntimeError: a run failed.
     """
+    if options.int8_parts is not None and any(row.has(INT8) for row in options.rows):
+        check_int8(options.source.parts(options.num_ranks, progress), options.int8_parts)
     runs = []
     for rate in options.rates:
         found: dict[str, dict] = {}
@@ -76,6 +81,25 @@ def measure(options: NetworkOptions, progress: Callable[[str], object]) -> list[
             entry["times_fewer_bytes"] = ordered[0]["feature_bytes"] / max(entry["feature_bytes"], 1)
         runs.append({"rate": rate, "rows": ordered})
     return runs
+
+
+def check_int8(parts: Path, int8_parts: Path) -> None:
+    """Refuse a partition that differs from `parts` in more than how its rows are stored.
+
+    Raises:
+      ValueError: with the first difference.
+    """
+    expected, found = read_manifest(parts), read_manifest(int8_parts)
+    remedy = f"pass {parts} partitioned again with --feature-dtype {INT8}"
+    if found.feature_dtype != INT8:
+        raise ValueError(f"--int8 {int8_parts} has rows of {found.feature_dtype}; {remedy}.")
+    for field in ("part_ranges", "num_nodes", "num_edges", "feature_dim", "num_classes"):
+        pair = [getattr(manifest, field) for manifest in (found, expected)]
+        if pair[0] != pair[1]:
+            raise ValueError(f"--int8 {int8_parts} has {field} {pair[0]}, but {parts} has {pair[1]}; {remedy}.")
+    for name in sorted(found.files.keys() & expected.files.keys()):
+        if not name.endswith(ROWS) and found.files[name]["sha256"] != expected.files[name]["sha256"]:
+            raise ValueError(f"--int8 {int8_parts} has another {name} than {parts}; {remedy}.")
 
 
 def _parts(options: NetworkOptions, is_int8: bool, progress: Callable[[str], object]) -> Path:

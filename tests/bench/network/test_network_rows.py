@@ -8,9 +8,10 @@ import pytest
 from fastsample_dist.bench import cli
 from fastsample_dist.bench.epoch.namespaces import missing_reason
 from fastsample_dist.bench.network.cli import rows
-from fastsample_dist.bench.network.measure import summarize
+from fastsample_dist.bench.network.measure import check_int8, summarize
 from fastsample_dist.bench.network.rank import sent_by_host
 from fastsample_dist.bench.network.rows import DEFAULT, Row
+from tests.parts import draw_partition
 from tests.train.task import make_task
 
 SMALL = ("--epochs", "1", "--batch-size", "10", "--fanouts", "4,3", "--hidden", "8", "--threads", "1")
@@ -67,6 +68,24 @@ def test_int8_rows_need_a_partition_that_has_them(tmp_path, capsys):
         pytest.skip(f"no hosts in namespaces: {missing_reason()}")
     assert cli.main(["network", str(tmp_path), "--rates", "unlimited"]) == 1
     assert "--rows has int8, but no partition with such rows is given; pass --int8 PARTS" in capsys.readouterr().err
+
+
+def refused(parts, int8_parts):
+    with pytest.raises(ValueError, match=re.escape(f"--int8 {int8_parts} has ")) as found:
+        check_int8(parts, int8_parts)
+    return str(found.value)
+
+
+def test_int8_rows_are_those_of_the_same_partition(tmp_path):
+    for name in ("float32", "int8", "four", "other"):
+        (tmp_path / name).mkdir()
+    parts = draw_partition(tmp_path / "float32", 2).path
+    check_int8(parts, draw_partition(tmp_path / "int8", 2, stored_as="int8").path)
+    assert f"has rows of float32; pass {parts} partitioned again with --feature-dtype int8." in refused(parts, parts)
+    four = draw_partition(tmp_path / "four", 4, stored_as="int8").path
+    assert "has part_ranges (" in refused(parts, four)
+    other = draw_partition(tmp_path / "other", 2, stored_as="int8", seed=6).path
+    assert f"has another part-0/labels.npy than {parts}; pass {parts} partitioned again" in refused(parts, other)
 
 
 @pytest.mark.grid
