@@ -48,6 +48,11 @@ class PinSAGEOptions:
     warmup: int
     has_peer: bool
 
+    @property
+    def oracle_seeds(self) -> int:
+        """Seeds of the batch that is compared with the oracle."""
+        return min(ORACLE_SEEDS, self.batch_size)
+
     def rule_of(self, layers: int, threads: int) -> PinSAGERule:
         """Of one run."""
         rule = self.rule
@@ -80,7 +85,7 @@ def measure(graph: CSCGraph, options: PinSAGEOptions, progress: Callable[[str], 
 
 def verify(graph: CSCGraph, options: PinSAGEOptions) -> list[str]:
     """What is wrong with the sampler that is measured, one line each: compared with the oracle, on one batch."""
-    [seeds], failures = draw_seeds(graph, ORACLE_SEEDS, 1, options.rule.rng_seed), []
+    [seeds], failures = draw_seeds(graph, options.oracle_seeds, 1, options.rule.rng_seed), []
     for layers in options.layers:
         hops, weights = reference.sample_pinsage(graph, seeds, options.rule_of(layers, 1), 3)
         for threads in options.threads:

@@ -41,6 +41,11 @@ def test_a_batch_that_is_not_the_oracles_fails(graph_path, monkeypatch, capsys):
     assert "verify: FAILED: 1 layer(s) with 1 thread(s)" in capsys.readouterr().out
 
 
+def test_fewer_seeds_than_the_oracle_could_take_are_verified(graph_path, capsys):
+    assert cli.main(["pinsage", "--graph", str(graph_path), *SMALL, "--batch-size", "3"]) == 0
+    assert "batches of 3 seeds equal the oracle's" in capsys.readouterr().out
+
+
 @pytest.mark.grid
 def test_beside_dgl(graph_path, tmp_path):
     pytest.importorskip("dgl")
