@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, like every other refusal."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see {self.prog} --help.")
+        raise ValueError(f"{message.removesuffix('.')}; see {self.prog} --help.")
 
 
 def all_ended(args: argparse.Namespace | None, error: BaseException) -> str:

@@ -69,6 +69,12 @@ def test_what_a_command_raises_is_one_line(capsys, error, status, line):
     assert capsys.readouterr().err == f"{line}\n"
 
 
+@pytest.mark.parametrize("message", ["x is 1; expected 2", "x is 1; expected 2."])
+def test_a_complaint_of_the_parser_points_to_the_help(message):
+    with pytest.raises(ValueError, match=r"^x is 1; expected 2; see a-command --help\.$"):
+        parser().error(message)
+
+
 def test_sigterm_interrupts(capsys):
     before = signal.getsignal(signal.SIGTERM)
     assert run_command(parser(), lambda args: os.kill(os.getpid(), signal.SIGTERM), []) == 130
