@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import pickle
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -198,6 +198,33 @@ class Communicator(Membership):
         self._count_both_ways(purpose, tensor.nbytes)
         return future
 
+    def all_reduce_start(self, tensor: Tensor, *, purpose: str) -> Callable[[], None]:
+        """Start a sum over all ranks and return what waits for it, in which Ctrl-C gets through.
+
+        Collective: every rank must call this. Counted when it starts. Over torch.distributed the sum runs
+        in the background; elsewhere it is complete when the method returns.
+
+        Args:
+          tensor: as for `all_reduce`; changed in place, not to be touched until the wait is over.
+          purpose: what the bytes are counted as.
+        Returns:
+          To be called once, in the order of the starts; raises RuntimeError as `all_reduce` does.
+        Raises:
+          ValueError: a dtype that cannot be reduced.
+          RuntimeError: the communicator has failed before, or the collective cannot start.
+        """
+        check_reduce(tensor, "sum")
+        where = self._where("all_reduce", purpose)
+        with self._collective("all_reduce", purpose) as deadline:
+            finish = self._reduce_start(tensor, deadline)
+        self._count_both_ways(purpose, tensor.nbytes)
+
+        def wait() -> None:
+            with self._failing_as(where, deadline):
+                finish()
+
+        return wait
+
     def broadcast(self, tensor: Tensor, src: int = 0, *, purpose: str) -> Tensor:
         """Replace `tensor` on every rank by that of rank `src`.
 
@@ -346,6 +373,11 @@ class Communicator(Membership):
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(tensor)
         return future
+
+    def _reduce_start(self, tensor: Tensor, deadline: Deadline) -> Callable[[], None]:
+        """Sum now; a backend that can sum in the background overrides this and returns what waits for it."""
+        self._reduce_in_place(tensor, "sum", deadline)
+        return lambda: None
 
     # ---- written once ----
 

@@ -188,11 +188,20 @@ class Membership(ABC):
             )
         if self._closed:
             raise RuntimeError(f"{where} refused: this communicator is closed.")
-        self._idle.clear()
-        self._watch.enter(self.step, describe(collective, purpose))
         deadline = Deadline(self.timeout_s, self._aborted)
+        with self._failing_as(where, deadline):
+            self._watch.enter(self.step, describe(collective, purpose))
+            try:
+                yield deadline
+            finally:
+                self._watch.leave()
+
+    @contextmanager
+    def _failing_as(self, where: str, deadline: Deadline) -> Iterator[None]:
+        """The running part of a collective, whose failure is named by `where` and is this communicator's from then."""
+        self._idle.clear()
         try:
-            yield deadline
+            yield
         except CollectiveError as error:
             self._failure = f"{where} {error}{self._watch.diagnosis(error, deadline)}"
             raise RuntimeError(f"{self._failure}.") from None  # the transport's message is in it
@@ -200,7 +209,6 @@ class Membership(ABC):
             self._failure = f"{where} was interrupted"
             raise
         finally:
-            self._watch.leave()
             self._idle.set()
 
 

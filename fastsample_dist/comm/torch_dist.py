@@ -82,6 +82,7 @@ class TorchCommunicator(Communicator):
         self.process_group: dist.ProcessGroup | None = process_group
         self._last_works: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
         self._last_futures: deque[dist.Work] = deque(maxlen=KEPT_WORKS)
+        self._started: list[dist.Work] = []  # not yet waited for
         self._backend, self._store = backend, store
         self._moves_cuda_tensors = "nccl" in backend  # else they travel through host memory
 
@@ -116,16 +117,34 @@ class TorchCommunicator(Communicator):
         for view in views:
             view.set_()  # releases the caller's memory, on this thread
 
-    def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
+    def _sum_as_it_is(self, tensor: Tensor, deadline: Deadline) -> dist.Work | None:
+        """The started sum of a tensor; None for one that needs a copy, or rounds."""
         stays = self._moves_cuda_tensors or not tensor.is_cuda
         plain = stays and tensor.is_contiguous() and tensor.dtype not in self._reduce_as
         if not plain or not 0 < tensor.nbytes <= self.max_message_bytes:
-            return super()._reduce_future(tensor, where, deadline)
+            return None
         try:
-            work = dist.all_reduce(tensor.detach(), group=self.process_group, async_op=True)
+            return dist.all_reduce(tensor.detach(), group=self.process_group, async_op=True)
         except RuntimeError as error:
             raise _named(error, deadline.timeout_s) from error
 
+    def _reduce_start(self, tensor: Tensor, deadline: Deadline) -> Callable[[], None]:
+        work = self._sum_as_it_is(tensor, deadline)
+        if work is None:
+            return super()._reduce_start(tensor, deadline)
+        self._started.append(work)
+
+        def finish() -> None:
+            _wait(work, tensor.is_cuda, deadline)
+            self._started.remove(work)
+            self._last_futures.append(work)
+
+        return finish
+
+    def _reduce_future(self, tensor: Tensor, where: str, deadline: Deadline) -> torch.futures.Future[Tensor]:
+        work = self._sum_as_it_is(tensor, deadline)
+        if work is None:
+            return super()._reduce_future(tensor, where, deadline)
         self._last_futures.append(work)
 
         def finish(done: torch.futures.Future) -> Tensor:
@@ -190,7 +209,7 @@ class TorchCommunicator(Communicator):
         self.process_group = None
 
     def _keep_works(self) -> None:
-        for work in (*self._last_works, *self._last_futures):
+        for work in (*self._last_works, *self._last_futures, *self._started):
             _leak_reference(work)
 
 
@@ -227,13 +246,18 @@ def _run(start: Callable[[], dist.Work], is_cuda: bool, deadline: Deadline) -> d
         work = start()
     except RuntimeError as error:
         raise _named(error, deadline.timeout_s) from error
+    _wait(work, is_cuda, deadline)
+    return work
+
+
+def _wait(work: dist.Work, is_cuda: bool, deadline: Deadline) -> None:
+    """Wait until a collective is done; the work of one that is interrupted is never released. Raises as `_run`."""
     try:
         while not _finished(work, is_cuda, deadline):
             deadline.check()
     except BaseException:
         _leak_reference(work)
         raise
-    return work
 
 
 def _finished(work: dist.Work, is_cuda: bool, deadline: Deadline) -> bool:

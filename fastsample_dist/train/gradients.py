@@ -104,8 +104,9 @@ class _SummedGradients(LocalGradients):
 class DDPGradients(_SummedGradients):
     """torch.distributed: DistributedDataParallel, its buckets summed by the communicator.
 
-    One message does not pass the communicator: at the second step DistributedDataParallel broadcasts from rank 0
-    the order in which gradients became ready (the numbers of the parameters in their buckets).
+    One message does not pass the communicator: at the second step's forward pass DistributedDataParallel broadcasts
+    from rank 0 the order in which gradients became ready (the numbers of the parameters in their buckets), in a wait
+    of C++ that names nothing. So ranks meet before it, in a barrier of purpose "bucket_order".
 
     Collective: every rank must construct this, with the same model.
 
@@ -121,6 +122,7 @@ class DDPGradients(_SummedGradients):
         )
         self._buckets = _BucketSum(comm, self._clock, {id(parameter): name for name, parameter, _ in self._named})
         self.module.register_comm_hook(None, self._buckets.start)
+        self.module.register_forward_pre_hook(self._buckets.meet)
 
     def backward(self, loss: Tensor) -> None:
         """See LocalGradients. What backward takes after its last bucket is complete counts as waiting."""
@@ -129,6 +131,7 @@ class DDPGradients(_SummedGradients):
             loss.backward()
             if unreached := self._unreached():  # no bucket is complete without them
                 torch.autograd.backward(unreached, [torch.zeros_like(parameter) for parameter in unreached])
+            self._buckets.finish()
         except RuntimeError as error:
             self._raise_own(error)
             raise
@@ -160,19 +163,43 @@ class DDPGradients(_SummedGradients):
 class _BucketSum:
     """The communication hook. It must not know the module: the module's C++ reducer owns the hook, and a cycle through
     C++ is never collected, so the process group's threads would outlive the run and be killed at exit.
+
+    The backward pass waits in C++ for the future that a hook returns, where no Ctrl-C gets through. A bucket of CPU
+    memory is summed in place, and gradients are views of their buckets, so its future is complete at once and `finish`
+    waits for the sum. On a GPU that wait only orders streams.
     """
 
     def __init__(self, comm: Communicator, clock: Clock, names: Mapping[int, str]) -> None:
         self.comm, self._clock, self._names = comm, clock, names
         self.last = clock.mark()  # when the last bucket was complete
         self.sparse: str | None = None  # whose gradient was refused
+        self._sums: list[Callable[[], None]] = []  # waits for those under way
+        self._ordered: bool | None = None  # False: the next forward pass orders the buckets; None: one later than that
+
+    def meet(self, *_: object) -> None:
+        """Before a forward pass: wait for all ranks where DistributedDataParallel is about to."""
+        if self._ordered is False and torch.is_grad_enabled():
+            self._ordered = True
+            self.comm.barrier(purpose="bucket_order")
 
     def start(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         self.last = self._clock.mark()
         if (gradient := bucket.buffer()).is_sparse:  # of one parameter, alone in its bucket
             self.sparse = self._names[id(bucket.parameters()[0])]
             check_dense(self.sparse, gradient)
-        return self.comm.all_reduce_future(gradient, purpose="gradients")
+        if gradient.is_cuda:
+            return self.comm.all_reduce_future(gradient, purpose="gradients")
+        self._sums.append(self.comm.all_reduce_start(gradient, purpose="gradients"))
+        begun: torch.futures.Future[Tensor] = torch.futures.Future()
+        begun.set_result(gradient)
+        return begun
+
+    def finish(self) -> None:
+        """Wait for the sums of a backward pass."""
+        while self._sums:
+            self._sums.pop(0)()
+        if self._ordered is None:
+            self._ordered = False
 
 
 def _no_syncs_of_its_own() -> dict[str, bool]:

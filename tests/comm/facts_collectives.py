@@ -69,6 +69,22 @@ def several_all_reduce_futures_may_be_under_way(comm):
     assert [future.wait()[0].item() for future in futures] == [float(k * comm.world_size) for k in range(5)]
 
 
+def check_start(dtype):
+    def summed_when_waited_for(comm):
+        tensors = [torch.arange(4).to(dtype) + comm.rank + k for k in range(5)]
+        for wait in [comm.all_reduce_start(tensor, purpose="gradients") for tensor in tensors]:
+            wait()
+        total = sum(range(comm.world_size))
+        for k, tensor in enumerate(tensors):
+            assert_same(tensor, ((torch.arange(4) + k) * comm.world_size + total).to(dtype))
+
+    return summed_when_waited_for
+
+
+for _dtype in (torch.float32, torch.bfloat16, torch.int16):
+    FACTS[f"all_reduce_start_{str(_dtype).removeprefix('torch.')}"] = check_start(_dtype)
+
+
 @fact
 def broadcast_from_every_rank(comm):
     for src in range(comm.world_size):

@@ -76,19 +76,26 @@ def test_a_rank_that_does_not_take_part_is_an_error_with_rank_purpose_step_and_d
     assert seconds >= 0.5
 
 
-def reduce_alone(ctx, failed):
+LATER = {
+    "future": lambda comm: comm.all_reduce_future(torch.ones(3), purpose="gradients").wait,
+    "start": lambda comm: comm.all_reduce_start(torch.ones(3), purpose="gradients"),
+}
+
+
+def reduce_alone(ctx, failed, way):
     ctx.comm.step = 7
     if ctx.rank == 0:
-        future = ctx.comm.all_reduce_future(torch.ones(3), purpose="gradients")
-        message = error_of(future.wait)[0]
+        message = error_of(LATER[way](ctx.comm))[0]
+        assert message.startswith(ctx.comm.failure) or way == "future"
         failed.touch()
         return message
     wait_until(failed.exists)
     ctx.comm.abort()
 
 
-def test_a_future_that_nobody_joins_fails_by_name_at_the_deadline(tmp_path):
-    message = run_distributed(2, reduce_alone, ENOUGH_S, args=(tmp_path / "failed",), comm_timeout_s=10.0)[0]
+@pytest.mark.parametrize("way", LATER)
+def test_a_sum_in_the_background_that_nobody_joins_fails_by_name_at_the_deadline(tmp_path, way):
+    message = run_distributed(2, reduce_alone, ENOUGH_S, args=(tmp_path / "failed", way), comm_timeout_s=10.0)[0]
     assert "rank 0, step 7: all_reduce of gradients did not finish within 10 s" in message
 
 

@@ -1,5 +1,9 @@
 """Gradients of several ranks: DDP and the flat sum agree, wrong models are refused, failures are named."""
 
+import os
+import signal
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +12,9 @@ from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.testing import RankError, run_distributed
 from fastsample_dist.train.gradients import DDPGradients, FlatGradients, LocalGradients, wrap_model
-from tests.waiting import ENOUGH_S
+from tests.waiting import ENOUGH_S, NEVER_S, wait_until
+
+INTERRUPT_S = 2.0  # after which a backward pass waits for the other rank
 
 
 def make_net(seed):
@@ -177,6 +183,39 @@ def test_a_lost_peer_is_reported_with_rank_step_and_purpose():
         run_distributed(2, leave_before_backward, timeout_s=ENOUGH_S)
 
 
+def leave_after_the_first_step(ctx):
+    """What the other rank reports at its second forward pass, before which DDP orders its buckets."""
+    gradients, rows = wrap_model(make_net(seed=0), ctx), torch.ones(1, 300, dtype=torch.float64)
+    gradients.backward(gradients.module(rows).sum())
+    if ctx.rank == 1:
+        ctx.comm.abort()
+        return None
+    ctx.comm.step = 1
+    with pytest.raises(RuntimeError) as raised:
+        gradients.module(rows)
+    assert str(raised.value) == f"{ctx.comm.failure}."
+    ctx.comm.abort()
+    return ctx.comm.failure
+
+
+def test_a_peer_lost_before_the_second_step_is_reported_with_rank_step_and_purpose():
+    message = run_distributed(2, leave_after_the_first_step, ENOUGH_S, comm_timeout_s=NEVER_S)[0]
+    assert message.startswith("rank 0, step 1: barrier of bucket_order failed because a peer ended")
+
+
+def meetings(ctx):
+    gradients, rows = wrap_model(make_net(seed=0), ctx), torch.ones(1, 300, dtype=torch.float64)
+    for _ in range(3):
+        with torch.no_grad():
+            gradients.module(rows)
+        gradients.backward(gradients.module(rows).sum())
+    return ctx.comm.stats()["bucket_order"]
+
+
+def test_ranks_meet_once_for_the_order_of_their_buckets():
+    assert run_distributed(2, meetings) == [{"calls": 1, "bytes_sent": 0, "bytes_received": 0}] * 2
+
+
 def test_one_process_uses_the_model_as_it_is():
     net = make_net(seed=0)
     with DistContext(LocalCommunicator()) as ctx:
@@ -214,7 +253,7 @@ def interrupt_in_the_hook(ctx):
     def interrupted(tensor, purpose):
         raise KeyboardInterrupt
 
-    ctx.comm.all_reduce_future = interrupted
+    ctx.comm.all_reduce_start = interrupted
     with pytest.raises(KeyboardInterrupt):
         gradients.backward(gradients.module(torch.randn(4, 300, dtype=torch.float64)).square().sum())
     ctx.comm.abort()
@@ -222,6 +261,29 @@ def interrupt_in_the_hook(ctx):
 
 def test_ctrl_c_in_a_hook_stays_ctrl_c():
     run_distributed(2, interrupt_in_the_hook)
+
+
+def interrupt_the_wait(ctx, over):
+    """Rank 0 waits for gradients that rank 1 does not send, and is interrupted."""
+    gradients = DDPGradients(make_net(seed=0), ctx.comm)
+    if ctx.rank == 1:
+        wait_until(over.exists)
+        ctx.comm.abort()
+        return None
+    loss = gradients.module(torch.randn(4, 300, dtype=torch.float64)).square().sum()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(INTERRUPT_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+    ctx.comm.step = 3
+    with pytest.raises(KeyboardInterrupt):
+        gradients.backward(loss)
+    over.touch()
+    ctx.comm.abort()
+    return ctx.comm.failure
+
+
+def test_ctrl_c_ends_the_wait_for_gradients(tmp_path):
+    said = run_distributed(2, interrupt_the_wait, ENOUGH_S, args=(tmp_path / "over",), comm_timeout_s=NEVER_S)[0]
+    assert said == "rank 0, step 3: all_reduce of gradients was interrupted"
 
 
 def fail_by_itself(ctx):
