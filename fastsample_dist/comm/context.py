@@ -29,6 +29,7 @@ from fastsample_dist.comm.deadline import CollectiveError, Deadline, check_timeo
 from fastsample_dist.comm.environment import LaunchInfo, parse_environment
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.machine import Machines, find_machines
+from fastsample_dist.comm.names import rank_names
 from fastsample_dist.comm.network_interface import choose_interface
 from fastsample_dist.comm.rendezvous import all_gather_once, board_store, meet
 from fastsample_dist.comm.torch_dist import TorchCommunicator, group_timeout
@@ -309,19 +310,42 @@ def _join_mpi(cls: type[DistContext], info: LaunchInfo, timeout_s: float, wanted
 
 
 def _shared_board(comm: Communicator) -> FileBoard | None:
-    """The status board of the ranks of this machine, None without room; its file is unlinked when this returns."""
+    """The status board of the ranks of this machine; its file is unlinked when this returns.
+
+    None, on all of them, without room, or where one cannot open the file: containers may have a host's name and a
+    /dev/shm of their own.
+    """
     host = socket.gethostname()
     hosts = comm.all_gather_object(host, purpose="join")
     first = hosts.index(host)
     path = FileBoard.create_file(comm.world_size) if comm.rank == first else None
     try:
         shared = comm.all_gather_object(path, purpose="join")[first]
-        board = None if shared is None else FileBoard(shared, comm.rank, hosts)
-        comm.barrier(purpose="join")
+        board = None if shared is None else _opened_board(shared, comm.rank, hosts)
+        opened = comm.all_gather_object(board is not None, purpose="join")  # after which all have tried
     finally:
         if path is not None:
             Path(path).unlink()
-    return board
+    without = [rank for rank, found in enumerate(opened) if hosts[rank] == host and not found]
+    if board is None or not without:
+        return board
+    if comm.rank == first:
+        logger.warning(
+            "%s on %s cannot open the file that rank %d made at %s: if a rank does not come, it will not be named; let "
+            "all ranks there share that directory, or give each container a host name of its own.",
+            rank_names(without), host, first, Path(path).parent,
+        )  # fmt: skip
+    board.close()
+    return None
+
+
+def _opened_board(path: str, rank: int, hosts: list[str]) -> FileBoard | None:
+    """None where this rank cannot open the file."""
+    try:
+        return FileBoard(path, rank, hosts)
+    except OSError as error:
+        logger.debug("rank %d: no status board: %s", rank, error)
+        return None
 
 
 def _check_mpi_world(mpi: ModuleType, info: LaunchInfo) -> None:

@@ -1,8 +1,10 @@
 """The status board: what ranks publish, who is blamed when a deadline passes, and a stopped rank that is named."""
 
+import logging
 import os
 import re
 import signal
+import socket
 import tempfile
 from pathlib import Path
 
@@ -11,13 +13,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fastsample_dist.comm import board
+from fastsample_dist.comm import board, context
 from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard
 from fastsample_dist.comm.context import _shared_board
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError, PeerLostError
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.watch import Watch
-from fastsample_dist.testing import RankError, mpi_missing_reason, run_mpi
+from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
 from tests.comm.test_failures import free_port
 from tests.forked import ForkedPython
 from tests.grids import grid
@@ -108,6 +110,28 @@ def test_without_room_for_the_file_a_warning_says_what_is_missing(monkeypatch, t
 def test_without_the_file_a_run_has_no_board(monkeypatch):
     monkeypatch.setattr(FileBoard, "create_file", lambda _: None)
     assert _shared_board(LocalCommunicator()) is None
+
+
+class BoardElsewhere(FileBoard):
+    """As in a container that has the host's name but files of its own."""
+
+    def __init__(self, path, rank, hosts):
+        super().__init__(f"{path}-elsewhere", rank, hosts)
+
+
+def board_of_containers(ctx):
+    """(whether there is a board, warnings)."""
+    said = []
+    logging.getLogger("fastsample_dist").addHandler(handler := logging.Handler(logging.WARNING))
+    handler.emit = lambda record: said.append(record.getMessage())
+    context.FileBoard = BoardElsewhere if ctx.rank == 2 else FileBoard
+    return _shared_board(ctx.comm) is not None, said
+
+
+def test_where_a_rank_cannot_open_the_file_all_have_no_board_and_one_warns():
+    (first, [warning]), *others = run_distributed(3, board_of_containers)
+    assert not first and others == [(False, [])] * 2
+    assert warning.startswith(f"rank 2 on {socket.gethostname()} cannot open the file that rank 0 made at ")
 
 
 def test_a_lane_whose_name_is_too_long_is_not_published():
