@@ -85,14 +85,16 @@ def layerwise(
       sampler: whose neighbourhoods, those of step 0, stand in the place of all in-neighbours, such as a PinSAGESampler
         of data.graph; None: all in-neighbours.
     Returns:
-      [own nodes, num_classes], row i is node data.own_range[0] + i; a mapped file when `output` is given.
+      [own nodes, num_classes], row i is node data.own_range[0] + i. When `output` is given, a mapped file: the part's,
+      or of several parts one without a name, whose blocks in `output` are free once nothing refers to the tensor.
     Raises:
       ValueError: batch_size below 1, a partition without features, of another width than the model's, or of a type of
         which no batch can be made, a model that does not fit train/protocol.py, a sampler of another number of layers,
         a disk that refuses a layer's rows or the output, by file (on all ranks).
       RuntimeError: a collective failed or passed its deadline.
     Source: GraphSAGE, NeurIPS'17, algorithm 1. Memory per rank: the rows of one batch and its in-neighbours, at most
-    (1 + EDGES_PER_NODE) * batch_size rows of the widest layer, or one node's in-neighbours where those are more.
+    (1 + EDGES_PER_NODE) * batch_size rows of the widest layer, or one node's in-neighbours where those are more;
+    without `output` the result too.
     Deterministic: yes, up to the rounding of torch.mm.
     """
     agree(data.ctx, lambda: _check(model, num_layers, data, batch_size, sampler))
@@ -277,12 +279,11 @@ def _working_directory(output: Path | None) -> Iterator[Path]:
 
 
 def _write_parts(rows: np.ndarray, data: DistData, folder: Path) -> Tensor:
-    """Own parts' rows as files; returns all own rows, mapped."""
-    pieces = []
-    for part in own_parts(data.manifest.num_parts, data.ctx):
+    """Own parts' rows as files; returns all own rows, mapped: the part's file, or of several parts the table."""
+    own = own_parts(data.manifest.num_parts, data.ctx)
+    for part in own:
         first, last = (bound - data.own_range[0] for bound in data.book.part2range(part))
         path = folder / f"part-{part}.npy"
         with complete_file(path) as partial, NpyWriter(partial, rows.dtype, rows[first:last].shape) as file:
             file.append(rows[first:last])
-        pieces.append(torch.from_numpy(open_npy(path)))
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    return torch.from_numpy(open_npy(path) if len(own) == 1 else rows)

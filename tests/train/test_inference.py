@@ -1,6 +1,7 @@
 """Layer-wise inference equals a forward pass over the whole graph in one process."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import fastsample_dist as fsd
 from fastsample_dist import DistContext, DistData, NeighborSampler
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.pipeline.data import own_parts
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import inference
 from tests.grids import grid
@@ -63,6 +65,34 @@ def test_writes_one_file_per_part_and_leaves_nothing_else(task, tmp_path):
     orig_ids = torch.cat([orig_ids for orig_ids, *_ in results])
     written = torch.from_numpy(np.concatenate([np.load(tmp_path / "out" / f"part-{part}.npy") for part in range(4)]))
     assert torch.allclose(written, expected[orig_ids], rtol=0, atol=TOLERANCE)
+
+
+def mapped_file(tensor: torch.Tensor) -> str:
+    """Name of the file that a tensor is a mapping of; "" where it is memory."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, _, _, _, *name = line.split(maxsplit=5)
+        begin, end = (int(bound, 16) for bound in span.split("-"))
+        if begin <= tensor.data_ptr() < end:
+            return name[0] if name else ""
+    raise AssertionError("no mapping has the tensor")
+
+
+def files_behind(ctx, path, output):
+    """What the result is a mapping of, and whether it is the files' rows in their order."""
+    data = DistData.load(path, ctx)
+    scores = inference.layerwise(make_model("sage").float(), data, 30, output=output)
+    parts = own_parts(4, ctx)
+    written = np.concatenate([np.load(output / f"part-{part}.npy") for part in parts])
+    return mapped_file(scores), np.array_equal(scores.numpy(), written)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_result_beside_an_output_is_a_mapped_file(task, tmp_path, ranks):
+    """Of several parts, too: all scores need not fit into memory."""
+    output = tmp_path / "out"
+    for name, is_same in run_distributed(ranks, files_behind, args=(task.path, output)):
+        assert is_same and name.startswith(f"{output}/")
+    assert sorted(path.name for path in output.iterdir()) == [f"part-{part}.npy" for part in range(4)]
 
 
 def one_process(task) -> DistData:
