@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -72,6 +73,14 @@ class Manifest:
     task: str = CLASSIFICATION
     num_targets: int = 0
     feature_scales: bool = False
+
+    @cached_property
+    def files_by_room(self) -> dict[str, list[str]]:
+        """Names of the files of every room ("topology", "part-0", ...), in the order of `files`."""
+        rooms: dict[str, list[str]] = {}
+        for name in self.files:
+            rooms.setdefault(PurePosixPath(name).parts[0], []).append(name)
+        return rooms
 
     def to_json(self) -> str:
         """The text of manifest.json."""

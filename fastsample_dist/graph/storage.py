@@ -109,12 +109,12 @@ class PartData:
 
 def topology_files(manifest: Manifest) -> list[str]:
     """Relative paths of the topology's files."""
-    return [name for name in manifest.files if name.startswith("topology/")]
+    return list(manifest.files_by_room.get("topology", ()))
 
 
 def part_files(manifest: Manifest, part: int) -> list[str]:
     """Relative paths of one part's own files."""
-    return [name for name in manifest.files if name.startswith(f"part-{part}/")]
+    return list(manifest.files_by_room.get(f"part-{part}", ()))
 
 
 def load_topology(path: str | Path, manifest: Manifest, node_range: tuple[int, int] | None = None) -> CSCGraph:

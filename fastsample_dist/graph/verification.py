@@ -208,8 +208,10 @@ class _Records:
 
     def save(self, results: dict[str, tuple[FileState | None, str]]) -> None:
         """Remember files as they are now (state, checksum), or forget them (None, _)."""
-        for room in sorted({_room(name) for name in results}):
-            own = {name: result for name, result in results.items() if _room(name) == room}
+        rooms: dict[str, dict[str, tuple[FileState | None, str]]] = {}
+        for name, result in results.items():
+            rooms.setdefault(_room(name), {})[name] = result
+        for room, own in sorted(rooms.items()):
             forgets = any(state is None for state, _ in own.values())
             for folder in (self._beside, self._cached):
                 record = folder / f"{room}.json"

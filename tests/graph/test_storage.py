@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,24 @@ def test_files_of_a_machine_are_listed_by_room(parts):
     manifest = read_manifest(parts)
     assert sorted(storage.topology_files(manifest)) == sorted(name for name in FILES if name.startswith("topology"))
     assert sorted(storage.part_files(manifest, 1)) == sorted(name for name in FILES if name.startswith("part-1"))
+
+
+def test_the_files_of_all_parts_are_found_in_one_pass_over_the_manifest(parts):
+    """A pass for each of many parts would take longer than reading their files."""
+
+    class Counted(dict):
+        passes = 0
+
+        def __iter__(self):
+            Counted.passes += 1
+            return super().__iter__()
+
+    manifest = read_manifest(parts)
+    manifest = replace(manifest, files=Counted(manifest.files))
+    Counted.passes = 0
+    for _ in range(5):
+        storage.topology_files(manifest), storage.part_files(manifest, 0), storage.part_files(manifest, 1)
+    assert Counted.passes == 1
 
 
 def test_a_machine_needs_only_the_topology_and_its_own_part(parts):

@@ -89,6 +89,16 @@ def test_rooms_are_remembered_each_for_itself(parts):
     assert sorted(file.name for file in (parts / RECORDS).iterdir()) == ["part-0.json", "topology.json"]
 
 
+def test_saving_reads_every_name_once_however_many_rooms_there_are(parts, monkeypatch):
+    names, asked = [f"part-{part}/train.npy" for part in range(20)], []
+    room_of = verification._room
+    monkeypatch.setattr(verification, "_room", lambda name: asked.append(name) or room_of(name))
+    state = verification.FileState.of((parts / INDICES).stat())
+    verification._Records(parts).save({name: (state, "0" * 64) for name in names})
+    assert sorted(asked) == sorted(names)
+    assert sorted(file.stem for file in (parts / RECORDS).iterdir()) == sorted(map(room_of, names))
+
+
 @pytest.mark.parametrize("keep_times", [False, True], ids=["changed", "changed, with its old time"])
 def test_a_changed_file_is_read_again_and_refused_by_name(parts, keep_times):
     verify(parts)
