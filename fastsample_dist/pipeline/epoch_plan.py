@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -59,8 +60,16 @@ class EpochPlan:
 
     def num_global_seeds(self, number: int) -> int:
         """Seeds over all virtual ranks in the epoch's step `number`, counted from 0."""
-        first, size = number * self.batch_size, self.batch_size
-        return sum(min(max(count - first, 0), size) for count in self.seeds_per_rank)
+        return int(self._global_seeds[number])
+
+    @cached_property
+    def _global_seeds(self) -> np.ndarray:
+        """Seeds over all virtual ranks in every step, int64 [num_steps]."""
+        full, rest = np.divmod(np.asarray(self.seeds_per_rank, dtype=np.int64), self.batch_size)
+        have_no_more = np.bincount(full, minlength=self.num_steps + 1).cumsum()  # full batches, of virtual ranks
+        seeds = (len(full) - have_no_more) * self.batch_size
+        np.add.at(seeds, full, rest)
+        return seeds[: self.num_steps]
 
     def step_input(self, number: int, seeds: Tensor) -> StepInput:
         """The epoch's step `number`, counted from 0, of the virtual rank with these seeds; see `step_inputs`."""

@@ -15,7 +15,7 @@ owner of the node that it has reached: two exchanges per step, 2 * length per ba
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -164,16 +164,20 @@ class WalkLoader:
         """
         self._iterations.end()
         plan, orders = self._plan_of(self.epoch)
-        steps = list(zip(*(plan.step_inputs(order) for order in orders), strict=True))
+        steps = range(plan.num_steps)  # their inputs are made when their turn comes: an epoch has many
         self.epoch += 1
-        yield from self._iterations.run(plan.epoch, self._batches(steps))
 
-    def _batches(self, steps: list[tuple[StepInput, ...]]) -> Generator[WalkBatch, None, None]:
+        def make(number: int) -> WalkBatch:
+            return self._batch([plan.step_input(number, order) for order in orders])
+
+        yield from self._iterations.run(plan.epoch, self._batches(make, steps))
+
+    def _batches(self, make: Callable[[int], WalkBatch], steps: range) -> Generator[WalkBatch, None, None]:
         """The batches of these steps, in order."""
         if self.prefetch == 0:
-            yield from map(self._batch, steps)
+            yield from map(make, steps)
             return
-        with closing(Prefetcher(self._batch, steps, self.prefetch, self.data.ctx.comm.timeout_s)) as ahead:
+        with closing(Prefetcher(make, steps, self.prefetch, self.data.ctx.comm.timeout_s)) as ahead:
             yield from ahead
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
@@ -246,7 +250,7 @@ class WalkLoader:
         repetition = samples.div(max(hi - lo, 1), rounding_mode="floor")
         return self.data.orig_ids(self._roots(part, samples)) + self.data.num_nodes * repetition
 
-    def _batch(self, given: tuple[StepInput, ...]) -> WalkBatch:
+    def _batch(self, given: list[StepInput]) -> WalkBatch:
         own = list(zip(self._parts, (one.seeds for one in given), strict=True))
         roots = torch.cat([self._roots(part, samples) for part, samples in own])
         sample_ids = torch.cat([self._sample_ids(part, samples) for part, samples in own])

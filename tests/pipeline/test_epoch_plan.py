@@ -41,6 +41,24 @@ def test_steps_are_those_of_the_most_seeds_or_of_full_batches(counts, drop_last,
         assert plan.seeds_from(40, torch.arange(count)).tolist() == used.tolist()
 
 
+def test_the_seeds_of_all_virtual_ranks_are_added_up_once_for_all_steps():
+    """Not anew for every step: with many parts that would take longer than the epoch's first batches."""
+
+    class Counted(list):
+        passes = 0
+
+        def __iter__(self):
+            Counted.passes += 1
+            return super().__iter__()
+
+    counts = [(37 * rank) % 101 for rank in range(50)]
+    plan = EpochPlan(epoch=0, first_step=0, seeds_per_rank=Counted(counts), batch_size=3)
+    found = [one.num_global_seeds for one in plan.step_inputs(torch.arange(100))]
+    assert Counted.passes < 10 < len(found)
+    assert found == [sum(min(max(count - 3 * step, 0), 3) for count in counts) for step in range(len(found))]
+    assert all(type(total) is int for total in found)
+
+
 def facts_of(data, batch):
     """All that a batch is; two processes' tensors compare as bytes."""
     edges = [(mfg.indptr.tolist(), mfg.indices.tolist(), data.orig_ids(mfg.src_nodes).tolist()) for mfg in batch.mfgs]

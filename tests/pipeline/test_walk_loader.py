@@ -9,6 +9,7 @@ import torch
 from fastsample_dist import CSCGraph, DistContext, DistData, SkipGram, WalkLoader
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline import walk_loader
+from fastsample_dist.pipeline.epoch_plan import EpochPlan
 from fastsample_dist.sampling import transit
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
@@ -120,6 +121,17 @@ def test_shuffled_anew_every_epoch_unless_not(alone, ctx):
     ]
     assert sorted(orders[0][0]) == sorted(orders[0][1]) == orders[1][0] == orders[1][1]
     assert orders[0][0] != orders[0][1] != orders[1][0]
+
+
+def test_a_step_s_input_is_made_when_its_turn_comes(drawn, ctx, monkeypatch):
+    made, step_input = [], EpochPlan.step_input
+    monkeypatch.setattr(EpochPlan, "step_input", lambda *args: made.append(args[1]) or step_input(*args))
+    _, loader = make_loader(ctx, drawn.path, batch_size=5)
+    batches = iter(loader)
+    next(batches)
+    assert made == [0] * 4  # one per part
+    next(batches)
+    assert made == [0] * 4 + [1] * 4
 
 
 def test_prefetched_batches_are_the_same(alone, ctx):
