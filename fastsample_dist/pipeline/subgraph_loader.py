@@ -16,7 +16,7 @@ clusters), so that fewer rows come from other ranks. The batches then depend on 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -288,9 +288,9 @@ class SubgraphLoader(BatchLoader):
         lo, hi = self.data.own_range
         loss, sampler = self._loss_nodes, self._sampler
 
-        def sample(epoch: int, first: int) -> list[Tensor]:
+        def sample(epoch: int, first: int) -> Iterator[Tensor]:
             steps = self._inputs(range(first, first + len(self)), epoch)
-            return [nodes.unique() for nodes in sampled_inputs(sampler, steps, torch.device("cpu"))]
+            return (nodes.unique() for nodes in sampled_inputs(sampler, steps, torch.device("cpu")))
 
         return Workload(
             graph=self.data.graph, train_nodes=loss[(loss >= lo) & (loss < hi)], batch_size=self.subgraphs_per_step,

@@ -20,6 +20,7 @@ from fastsample_dist import (
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
+from fastsample_dist.pipeline import subgraph_loader
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.pipeline.subgraph_stages import OnceEach
 from fastsample_dist.testing import run_distributed
@@ -64,6 +65,20 @@ def tasks(tmp_path_factory):
 def make_loader(data, **options):
     given = {"spec": SPEC, "subgraphs_per_step": PER_STEP, "steps_per_epoch": STEPS} | options
     return SubgraphLoader(data, given.pop("spec"), given.pop("num_layers", 3), **given)
+
+
+def test_an_epoch_s_input_nodes_for_a_cache_are_sampled_as_they_are_counted(tasks, monkeypatch):
+    """The list of them all would be as large as an epoch's batches."""
+    sampled, inputs = [], subgraph_loader.sampled_inputs
+    monkeypatch.setattr(
+        subgraph_loader, "sampled_inputs", lambda *args: (sampled.append(1) or nodes for nodes in inputs(*args))
+    )
+    with DistContext(LocalCommunicator()) as ctx:
+        sample = make_loader(DistData.load(tasks[2].path, ctx))._workload().sample
+        nodes = iter(sample(0, 0))
+        first = next(nodes)
+        assert len(sampled) == 1 and torch.equal(first, first.unique())
+        assert len(list(nodes)) == STEPS - 1
 
 
 def facts_of(data, batch):
