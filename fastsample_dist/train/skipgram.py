@@ -151,8 +151,8 @@ class SkipGram:
       table: float32 [2 * own nodes, dim]; row 2 i is the embedding of own node i, row 2 i + 1 its row as a context.
       num_updates: steps that have moved rows.
     Raises:
-      ValueError: options that ranks do not have alike; a table that memory cannot hold, or a graph of other nodes than
-        the partition's (on all ranks).
+      ValueError: options that ranks do not have alike; tables larger than this rank's share of the memory that is free,
+        or a graph of other nodes than the partition's (on all ranks).
     """
 
     def __init__(
@@ -165,7 +165,9 @@ class SkipGram:
         self._id_dtype = id_dtype(2 * data.num_nodes)
         self.num_updates = 0
         self._batch_rows = torch.empty(2, 0, self.options.dim)
-        self.table, self._moments = agree(data.ctx, lambda: self._first_rows(graph))
+        # Before any rank takes memory: what is free is shared out among those that ask.
+        agree(data.ctx, lambda: self._check_memory(graph))
+        self.table, self._moments = agree(data.ctx, self._first_rows)
 
     def fit(
         self,
@@ -283,26 +285,37 @@ class SkipGram:
             purpose=SAVING,
         )  # fmt: skip
 
-    def _first_rows(self, graph: CSCGraph | None) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """in-rows uniform in [-1/2, 1/2) / dim by original id, out-rows 0 (as word2vec begins); moments 0."""
+    @property
+    def _num_tables(self) -> int:
+        """The rows' own, and of "adam" two of moments."""
+        return 3 if self.options.optimizer == "adam" else 1
+
+    def _check_memory(self, graph: CSCGraph | None) -> None:
+        """Refuse a graph of other nodes, and tables that this rank's share of the machine's memory cannot hold."""
         if graph is not None:
             check_same_nodes(graph, self.data)
+        (lo, hi), ctx, options = self.data.own_range, self.data.ctx, self.options
+        needed, free = 4 * 2 * (hi - lo) * options.dim * self._num_tables, available_bytes()
+        room = free // ctx.local_world_size
+        if needed > room:
+            ranks = ctx.local_world_size
+            share = f", {room / 1e9:.1f} GB for each of the {ranks} ranks of this machine" if ranks > 1 else ""
+            raise ValueError(
+                f"embeddings of {hi - lo} nodes with dim {options.dim} and optimizer {options.optimizer!r} "
+                f"take {needed / 1e9:.1f} GB on rank {ctx.rank}, but {free / 1e9:.1f} GB of memory are free{share}; "
+                "use more machines, a smaller dim, or optimizer 'sgd'."
+            )
+
+    def _first_rows(self) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """in-rows uniform in [-1/2, 1/2) / dim by original id, out-rows 0 (as word2vec begins); moments 0."""
         lo, hi = self.data.own_range
         shape = (2 * (hi - lo), self.options.dim)
-        tables = 3 if self.options.optimizer == "adam" else 1
-        needed, free = 4 * shape[0] * shape[1] * tables, available_bytes()
-        if needed > free:
-            raise ValueError(
-                f"embeddings of {hi - lo} nodes with dim {self.options.dim} and optimizer {self.options.optimizer!r} "
-                f"take {needed / 1e9:.1f} GB on rank {self.data.ctx.rank}, but {free / 1e9:.1f} GB of memory are free; "
-                "use more ranks, a smaller dim, or optimizer 'sgd'."
-            )
         table = torch.zeros(shape)
         table[0::2] = ops.random_rows(
             self.data.graph.orig_ids[lo:hi], self.options.dim, rng_seed=self.options.rng_seed,
             bound=0.5 / self.options.dim,
         )  # fmt: skip
-        return table, None if tables == 1 else (torch.zeros(shape), torch.zeros(shape))
+        return table, None if self._num_tables == 1 else (torch.zeros(shape), torch.zeros(shape))
 
     def _pairs(self, walks: Tensor, sample_ids: Tensor, epoch: int) -> _Pairs:
         """The pairs of one part's walks with their negatives, over the batch's own rows."""

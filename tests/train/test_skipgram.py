@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from fastsample_dist.pipeline.walk_loader import WalkBatch
 from fastsample_dist.sampling import transit
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.testing.statistics import pearson_p
-from fastsample_dist.train import NonFiniteError
+from fastsample_dist.train import NonFiniteError, skipgram
 from fastsample_dist.train.skipgram import Negatives, window_pairs
 from tests.grids import grid
 from tests.parts import draw_partition
@@ -342,8 +343,47 @@ def test_options_out_of_range(options, message):
 
 
 def test_a_table_that_memory_cannot_hold_is_refused(drawn, ctx):
-    with pytest.raises(ValueError, match=r"take .* GB on rank 0, but .* GB of memory are free; use more ranks"):
+    with pytest.raises(ValueError, match=r"take .* GB on rank 0, but .* GB of memory are free; use more machines"):
         make(ctx, drawn.path, dim=2**40)
+
+
+def test_the_ranks_of_a_machine_share_its_memory(drawn, ctx, monkeypatch):
+    _, _, model = make(ctx, drawn.path)
+    needed = sum(table.nbytes for table in model.tables())
+    monkeypatch.setattr(skipgram, "available_bytes", lambda: needed + 1)
+    make(ctx, drawn.path)
+    ctx.local_world_size = 2
+    with pytest.raises(ValueError, match=r"are free, 0\.0 GB for each of the 2 ranks of this machine; use more mach"):
+        make(ctx, drawn.path)
+    monkeypatch.setattr(skipgram, "available_bytes", lambda: 2 * needed)
+    make(ctx, drawn.path)
+
+
+def noting(ctx, path, log):
+    """Write down when this rank measures what is free, and when it takes memory."""
+    random_rows = skipgram.ops.random_rows
+
+    def note(text):
+        with log.open("a") as file:
+            file.write(f"{text}\n")
+
+    def available():
+        time.sleep(0.3 * ctx.rank)  # long enough for another rank to go ahead
+        note("measures")
+        return 10**9
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(skipgram, "available_bytes", available)
+        patch.setattr(
+            skipgram.ops, "random_rows", lambda *args, **options: note("takes") or random_rows(*args, **options)
+        )
+        make(ctx, path)
+
+
+def test_no_rank_takes_memory_before_all_have_measured_what_is_free(drawn, tmp_path):
+    """Else what one has taken counts twice for the others."""
+    run_distributed(2, noting, args=(drawn.path, tmp_path / "log"))
+    assert (tmp_path / "log").read_text().split() == ["measures"] * 2 + ["takes"] * 2
 
 
 def test_a_loss_that_is_no_number_ends_training(drawn, ctx):
