@@ -76,7 +76,8 @@ def gather_in_turn(own: Sequence[Tensor], comm: Communicator) -> Tensor:
     """
     sizes = [entries.numel() for entries in own]
     nobody = [0] * (comm.world_size - 1)
-    rows, counts = comm.all_to_all_rows(torch.cat([*own]), [sum(sizes), *nobody], purpose=PURPOSE)
+    joined = own[0] if len(own) == 1 else torch.cat([*own])
+    rows, counts = comm.all_to_all_rows(joined, [sum(sizes), *nobody], purpose=PURPOSE)
     if len(own) > 1:
         lengths = comm.all_to_all_rows(torch.tensor(sizes), [len(own), *nobody], purpose=PURPOSE)[0]
         counts = lengths.tolist() or [0]
@@ -84,9 +85,24 @@ def gather_in_turn(own: Sequence[Tensor], comm: Communicator) -> Tensor:
 
 
 def in_turn(lists: Sequence[Tensor]) -> Tensor:
-    """The first entry of every list, then the second of every list, and so on; one list at least."""
-    turns = torch.cat([torch.arange(len(entries)) for entries in lists])
-    return torch.cat([*lists])[turns.argsort(stable=True)]
+    """The first entry of every list, then the second of every list, and so on; one list at least.
+
+    Of one list it is that list. Memory, of several: the result, and 24 bytes per entry of the longest.
+    """
+    if len(lists) == 1:
+        return lists[0]
+    lengths = torch.tensor([len(entries) for entries in lists])
+    longest = int(lengths.max())
+    places = torch.zeros(longest + 1, dtype=torch.int64)  # of every turn's next entry
+    takers = len(lists) - torch.bincount(lengths, minlength=longest + 1).cumsum(0)  # lists that have such a turn
+    torch.cumsum(takers[:-1], 0, out=places[1:])
+    del takers
+    result = lists[0].new_empty(int(lengths.sum()))
+    for entries in lists:
+        turns = places[: len(entries)]
+        result[turns] = entries
+        turns += 1
+    return result
 
 
 def pick_own(remaining: Tensor, own_orig_ids: Tensor) -> Tensor:

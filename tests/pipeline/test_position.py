@@ -5,7 +5,7 @@ import torch
 
 from fastsample_dist import DistData, DistLoader
 from fastsample_dist.pipeline.epoch_plan import EpochPlan
-from fastsample_dist.pipeline.position import LoaderPosition, pick_own
+from fastsample_dist.pipeline.position import LoaderPosition, in_turn, pick_own
 from fastsample_dist.testing import run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
@@ -21,6 +21,33 @@ def drawn(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     return draw_partition(tmp_path_factory.mktemp("alone"), 1)
+
+
+@pytest.mark.parametrize("lengths", [(5,), (0,), (3, 3), (2, 0, 5, 5, 1), (0, 0), (0, 4), (7, 3, 3, 1)], ids=str)
+def test_in_turn_takes_one_entry_of_each_list_after_the_other(lengths):
+    lists = [100 * number + torch.arange(length) for number, length in enumerate(lengths)]
+    turns = range(max(lengths))
+    expected = [int(entries[turn]) for turn in turns for entries in lists if turn < len(entries)]
+    found = in_turn(lists)
+    assert found.tolist() == expected and found.dtype == torch.int64
+
+
+def test_in_turn_of_one_list_copies_nothing():
+    (only,) = lists = [torch.arange(5)]
+    assert in_turn(lists) is only
+
+
+def test_in_turn_holds_little_beside_its_result():
+    """A place for every entry, and their order, would be several times the result."""
+    lists = [torch.arange(100_000 + number) for number in range(8)]
+    with torch.profiler.profile(profile_memory=True) as profile:
+        found = in_turn(lists)
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    assert found.nbytes <= peak < 2 * found.nbytes
 
 
 def facts_of(data, batch):
