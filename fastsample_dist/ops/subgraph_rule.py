@@ -200,14 +200,16 @@ class SubgraphTables:
         Raises:
           ValueError: no nodes, a negative cluster, or one that is chosen and is not there.
         """
-        clusters = checks.vector("clusters", clusters, checks.ID_DTYPES).long()
+        clusters = checks.vector("clusters", clusters, checks.ID_DTYPES)
         checks.require(clusters.numel() > 0, "clusters is empty; expected a cluster per node.")
         low, count = int(clusters.min()), int(clusters.max()) + 1
         checks.require(low >= 0, f"clusters holds {low}; expected 0 or more.")
-        members = torch.argsort(clusters, stable=True)
-        if orig_ids is not None:
+        if orig_ids is None:
+            members = torch.argsort(clusters, stable=True)
+        else:
             by_original_id = torch.argsort(orig_ids)
             members = by_original_id[torch.argsort(clusters[by_original_id], stable=True)]
+            del by_original_id
         sizes = torch.bincount(clusters, minlength=count)
         if chosen is not None:
             found = f"chosen has clusters from {int(chosen.min())} to {int(chosen.max())}" if chosen.numel() else ""

@@ -22,6 +22,7 @@ subgraph. How often both ends of an edge were there is the popcount of their wor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class Inclusion(ABC):
     def law(self, nodes: Tensor) -> ops.InclusionLaw:
         """The law's numbers of some nodes, int64 [n], in their order."""
 
-    def node_probability(self, nodes: Tensor) -> Tensor:
+    def node_probability(self, nodes: Tensor | Sequence[int]) -> Tensor:
         """Probability of each node to be in a subgraph, float64 [n].
 
         Args:
@@ -106,7 +107,7 @@ class Inclusion(ABC):
         """
         return (mean / self.node_probability(seeds)).float()
 
-    def expected_members(self, nodes: Tensor) -> float:
+    def expected_members(self, nodes: Tensor | Sequence[int]) -> float:
         """How many of some nodes a subgraph has on average: the sum of their probabilities, the same in any order."""
         units = torch.round(self.node_probability(nodes) * 2.0**_SUM_BITS).long()
         return int(units.sum()) / 2.0**_SUM_BITS
@@ -129,7 +130,7 @@ class FrontierInclusion(Inclusion):
       graph: in-neighbour lists.
       walkers: of the frontier.
       visits: of a subgraph.
-      root_counts: int64 [num_nodes], how often every node is among the roots; None: once.
+      root_counts: integer [num_nodes], how often every node is among the roots; None: once.
       loops: int32 [num_nodes], edges of each node to itself.
     Memory: 16 bytes per node, 36 while it is made; one pass over the edges.
     Source: the law is that of Zeng et al., IPDPS'19, section 3; continuous time: Ribeiro and Towsley, "Estimating and
@@ -213,7 +214,7 @@ class ClusterInclusion(Inclusion):
 
     Args:
       graph: in-neighbour lists.
-      clusters: int64 [num_nodes], cluster of each node, below 0 for none.
+      clusters: integer [num_nodes], cluster of each node, below 0 for none.
       num_clusters: their number.
       clusters_per_batch: of every subgraph of an epoch but the last, which has what is left.
     """
@@ -228,9 +229,9 @@ class ClusterInclusion(Inclusion):
         self._apart = pairs / (batches * num_clusters * (num_clusters - 1)) if num_clusters > 1 else 0.0
 
     def law(self, nodes: Tensor) -> ops.ClustersLaw:
-        return ops.ClustersLaw(self._clusters[nodes], self._same, self._apart)
+        return ops.ClustersLaw(self._clusters[nodes].long(), self._same, self._apart)
 
-    def node_probability(self, nodes: Tensor) -> Tensor:
+    def node_probability(self, nodes: Tensor | Sequence[int]) -> Tensor:
         nodes = ids_within(nodes, self._graph.num_nodes, "nodes")
         return torch.where(self._clusters[nodes] < 0, 0.0, super().node_probability(nodes))
 

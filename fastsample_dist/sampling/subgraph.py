@@ -108,8 +108,7 @@ class SubgraphSampler:
         if roots is not None and spec.method == CLUSTER:
             raise ValueError("roots is given but method is 'cluster', whose subgraphs begin nowhere; leave roots out.")
         self.graph, self.spec = graph, spec
-        roots = torch.arange(graph.num_nodes) if roots is None else integer_ids(roots, "roots")
-        self._clusters = None if clusters is None else _numbered(clusters, graph.num_nodes)
+        self._clusters = None if clusters is None else _numbered(clusters, graph.num_nodes, graph.indices.dtype)
         self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
         self._tables = self._make_tables(roots)
         if spec.method == CLUSTER and spec.clusters_per_batch > self._num_clusters:
@@ -117,8 +116,6 @@ class SubgraphSampler:
                 f"clusters_per_batch is {spec.clusters_per_batch} but there are {self._num_clusters} clusters; pass at "
                 "most so many."
             )
-        counts = torch.bincount(roots.long(), minlength=graph.num_nodes)
-        self._root_counts = None if bool((counts == 1).all()) else counts
         self._inclusion: laws.Inclusion | None = None
         self._loops: Tensor | None = None  # of every node, from when they are found until a closed form is made of them
         self._loss: _LossNodes | None = None
@@ -311,11 +308,19 @@ class SubgraphSampler:
         return None
 
     def _starts_uniform(self) -> bool:
-        counts = self._root_counts
+        counts = self._root_counts()
         return counts is None or bool((counts[self.graph.in_degrees() > 0] == 1).all())
 
+    def _root_counts(self) -> Tensor | None:
+        """How often every node is among the roots, uint8 where that fits, else int64; None: once."""
+        counts = torch.bincount(self._tables.roots, minlength=self.graph.num_nodes)
+        low, high = (int(bound) for bound in torch.aminmax(counts))
+        if low == high == 1:
+            return None
+        return counts.byte() if high <= torch.iinfo(torch.uint8).max else counts
+
     def _closed_form(self) -> laws.Inclusion:
-        graph, spec, counts = self.graph, self.spec, self._root_counts
+        graph, spec, counts = self.graph, self.spec, None if self.spec.method == CLUSTER else self._root_counts()
         loops, self._loops = self._loops, None
         if spec.method == FRONTIER:
             return laws.FrontierInclusion(graph, spec.frontier_size, spec.budget, counts, loops)
@@ -329,9 +334,10 @@ class SubgraphSampler:
     def _num_clusters(self) -> int:
         return self._tables.cluster_offsets.numel() - 1
 
-    def _make_tables(self, roots: Tensor) -> ops.SubgraphTables:
+    def _make_tables(self, roots: Tensor | Sequence[int] | None) -> ops.SubgraphTables:
         graph = self.graph
         if self._clusters is None:
+            roots = torch.arange(graph.num_nodes) if roots is None else integer_ids(roots, "roots")
             return ops.SubgraphTables.of(self.spec.rule, graph.indptr, graph.orig_ids, roots, graph.indices.dtype)
         count = int(self._clusters.max()) + 1
         shifted = torch.where(self._clusters < 0, count, self._clusters)  # those of no cluster are in one never drawn
@@ -350,29 +356,29 @@ class _LossNodes:
     def __init__(self, sampler: SubgraphSampler, source: Tensor | Sequence[int] | None) -> None:
         self.source, self._sampler = source, sampler
         num_nodes = sampler.graph.num_nodes
-        self._nodes = torch.arange(num_nodes) if source is None else ids_within(source, num_nodes, "loss_nodes")
-        self.count = self._nodes.numel()
-        self.flags = None
+        self.count, self.flags = num_nodes, None
         if source is not None:
-            self.flags = torch.zeros(num_nodes, dtype=torch.uint8)
-            self.flags[self._nodes] = 1
+            nodes = ids_within(source, num_nodes, "loss_nodes")
+            self.count, self.flags = nodes.numel(), torch.zeros(num_nodes, dtype=torch.uint8)
+            self.flags[nodes] = 1
 
     @cached_property
     def mean(self) -> float:
         """Mean probability of these nodes to be in a subgraph; 0 of none."""
-        return self._sampler.inclusion.expected_members(self._nodes) / max(1, self.count)
+        nodes = torch.arange(self.count) if self.source is None else self.source
+        return self._sampler.inclusion.expected_members(nodes) / max(1, self.count)
 
 
-def _numbered(clusters: Tensor, num_nodes: int) -> Tensor:
-    """Clusters numbered without gaps, int64 [num_nodes], below 0 for none."""
-    clusters = integer_ids(clusters, "clusters", of="cluster numbers").long()
+def _numbered(clusters: Tensor, num_nodes: int, dtype: torch.dtype) -> Tensor:
+    """Clusters numbered without gaps, of a graph's ids' dtype [num_nodes], below 0 for none."""
+    clusters = integer_ids(clusters, "clusters", of="cluster numbers")
     if clusters.numel() != num_nodes:
         raise ValueError(f"clusters has {clusters.numel()} entries; expected {num_nodes}, one per node.")
     present, numbers = torch.unique(clusters, return_inverse=True)
     none = int((present < 0).sum())
     if none == present.numel():
         raise ValueError("no node is in a cluster; expected at least one entry of clusters that is 0 or more.")
-    return numbers - none
+    return numbers.sub_(none).to(dtype)
 
 
 def _checked(numbers: int | Sequence[int] | Tensor) -> list[int]:

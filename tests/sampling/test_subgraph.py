@@ -303,6 +303,42 @@ def test_of_a_closed_form_two_numbers_per_node_are_kept(method, monkeypatch):
     assert [tensor.nbytes for tensor in kept] == [NUM_NODES * 8] * 2
 
 
+def tensor_bytes(*holders: object) -> int:
+    """Of the tensors that are attributes."""
+    return sum(value.nbytes for one in holders for value in vars(one).values() if isinstance(value, torch.Tensor))
+
+
+@pytest.mark.parametrize(("method", "per_root"), [("frontier", 4), ("walk", 4), ("ego", 4), ("edge", 8), ("node", 12)])
+def test_of_some_roots_nothing_is_kept_per_node_of_the_graph(method, per_root):
+    """A rank with many parts has a sampler for each (locality="own")."""
+    graph, roots = symmetric(), torch.arange(6)
+    sampler = fsd.SubgraphSampler(graph, fsd.SubgraphSpec(method, weights="none"), roots)
+    assert 0 < tensor_bytes(sampler, sampler._tables) <= per_root * len(roots) + 8
+    sampler.batch(0, loss_nodes=roots)
+    assert (
+        tensor_bytes(sampler, sampler._loss) == tensor_bytes(sampler) + roots.nbytes + NUM_NODES
+    )  # and a flag of each
+
+
+def test_of_roots_that_repeat_a_closed_form_keeps_a_byte_per_node():
+    graph = symmetric()
+    for repeats, dtype in ((255, torch.uint8), (256, torch.int64)):
+        roots = torch.cat([torch.arange(5), torch.full((repeats,), 7)])
+        law = fsd.SubgraphSampler(graph, fsd.SubgraphSpec("node", 9), roots).inclusion
+        assert law._root_counts.dtype == dtype and law._root_counts.tolist() == roots.bincount(minlength=80).tolist()
+        shares = (graph.in_degrees() * law._root_counts.long()).double()
+        expected = 1 - (1 - shares / shares.sum()) ** 9
+        torch.testing.assert_close(law.node_probability(torch.arange(NUM_NODES)), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "per_node"), [(torch.int32, 8), (torch.int64, 16)], ids=str)
+def test_of_clusters_two_ids_per_node_are_kept(dtype, per_node):
+    graph = symmetric(dtype)
+    sampler = sampler_of("cluster", graph)
+    offsets = sampler._tables.cluster_offsets.nbytes
+    assert tensor_bytes(sampler, sampler._tables) - offsets == per_node * NUM_NODES
+
+
 @pytest.mark.parametrize(("dtype", "per_node", "per_edge"), [(torch.int32, 16, 8), (torch.int64, 20, 12)], ids=str)
 def test_bytes_of_a_batch(dtype, per_node, per_edge):
     batch = sampler_of("node", symmetric(dtype)).batch(0, 3, range(0, NUM_NODES, 4))
