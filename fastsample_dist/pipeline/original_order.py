@@ -81,11 +81,12 @@ def _chunks(data: DistData, rows_of: RowsOf, repetitions: int, chunk_nodes: int,
     orig_ids, order = own.sort()
     bounds = np.arange(0, data.num_nodes + chunk_nodes, chunk_nodes).clip(max=data.num_nodes)
     ends = torch.searchsorted(orig_ids, torch.from_numpy(bounds)).tolist()
+    del orig_ids
     to_first = [0] * comm.world_size
     for turn in range(repetitions):
         for first, last in pairwise(ends):
             rows = rows_of(lo + order[first:last], turn)
             to_first[0] = last - first
             plan = comm.plan_rows(to_first)
-            ids = comm.exchange_rows(orig_ids[first:last], plan, purpose=purpose)
+            ids = comm.exchange_rows(own[order[first:last]], plan, purpose=purpose)
             yield comm.exchange_rows(rows, plan, purpose=purpose)[ids.argsort()]

@@ -38,7 +38,7 @@ def write_walks(
 
     Node ids are original ones, the root first, -1 behind the end of a walk; int32 where they fit, else int64. Row s is
     the walk that WalkLoader gives sample id s in this epoch. The file appears complete, under another name until then.
-    Memory: 2^14 walks.
+    Memory: 2^14 walks; and 8 bytes per own node, or per node of a graph with orig_ids, 33 while these are sorted.
 
     Collective where `source` is DistData: every rank must call this, with the same arguments; rank 0 writes.
 
@@ -71,12 +71,14 @@ def write_walks(
         facts = {**app_facts(app), "walks_per_node": walks_per_node, "rng_seed": rng_seed, "epoch": epoch}
         agree_on(data.ctx.comm, "write_walks", facts)
     dtype, width = id_dtype(graph.num_nodes), int(app.steps()) + 1
-    orig_ids = torch.arange(graph.num_nodes) if graph.orig_ids is None else graph.orig_ids
+    orig_ids = graph.orig_ids
 
     def rows_of(nodes: Tensor, turn: int) -> Tensor:
-        sample_ids = orig_ids[nodes] + graph.num_nodes * turn
-        walks = sampler.sample(nodes, step=epoch, sample_ids=sample_ids).vertices
-        return torch.where(walks == NULL, NULL, orig_ids[walks.clamp(min=0)]).to(dtype)
+        ids = nodes if orig_ids is None else orig_ids[nodes]
+        walks = sampler.sample(nodes, step=epoch, sample_ids=ids + graph.num_nodes * turn).vertices
+        if orig_ids is not None:
+            walks = torch.where(walks == NULL, NULL, orig_ids[walks.clamp(min=0)])
+        return walks.to(dtype)
 
     with reporting("walks", progress and (data is None or data.ctx.rank == 0)) as on_chunk:
         if data is not None:
@@ -85,11 +87,15 @@ def write_walks(
                 on_chunk=on_chunk,
             )  # fmt: skip
             return
-        num_walks, done = walks_per_node * graph.num_nodes, 0
+        num_nodes, done = graph.num_nodes, 0
+        num_walks = walks_per_node * num_nodes
+        order = None if orig_ids is None else orig_ids.argsort()
         shape, numpy_dtype = (num_walks, width), torch.empty(0, dtype=dtype).numpy().dtype
         with complete_file(path) as partial, NpyWriter(partial, numpy_dtype, shape) as file:
             for turn in range(walks_per_node):
-                for nodes in orig_ids.argsort().split(CHUNK_NODES):
+                for first in range(0, num_nodes, CHUNK_NODES):
+                    last = min(first + CHUNK_NODES, num_nodes)
+                    nodes = torch.arange(first, last) if order is None else order[first:last]
                     file.append(rows_of(nodes, turn).numpy())
                     done += nodes.numel()
                     on_chunk(done, num_walks)
