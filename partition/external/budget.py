@@ -27,6 +27,7 @@ class MemoryBudget:
     Attributes:
       limit: bytes this process may hold.
       base: bytes it holds before the work.
+      base_is: what these are, for messages.
       num_nodes: of the graph.
       sort_edge_bytes: per edge of a bucket that is being sorted.
       row_edge_bytes: per edge of the longest row where it is written.
@@ -41,6 +42,7 @@ class MemoryBudget:
     row_edge_bytes: int = WRITE_EDGE_BYTES
     node_bytes: int = NODE_BYTES
     edge_map_bytes: int = 0
+    base_is: str = "the program itself"
 
     @property
     def rest(self) -> int:
@@ -88,5 +90,5 @@ class MemoryBudget:
             known = f" with a node of {longest_row} {edges}" if longest_row else ""
             raise ValueError(
                 f"the memory limit is {format_size(self.limit)} but {self.num_nodes} nodes{known} take at least "
-                f"{enough} ({format_size(self.base)} of it the program itself); pass --memory-limit {enough} or more."
+                f"{enough} ({format_size(self.base)} of it {self.base_is}); pass --memory-limit {enough} or more."
             )

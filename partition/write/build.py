@@ -103,13 +103,13 @@ def build_partition(
     progress = progress or Progress()
     check_gaps(raw)
     sizes = sizes_of(raw, **options.stored())
-    budget = check_request(sizes, options, output, overwrite=overwrite)
+    budget = check_request(sizes, options, output, overwrite=overwrite, is_read=True)
     topology = None
     if sizes.given_rows and not sorts_on_disk(sizes, options, budget):
         topology = raw.rows_as_given(edge_map=options.edge_map)
         if topology is None:  # reverses are to be added: it is a list like any other
             sizes = replace(sizes, given_rows=False)
-            budget = check_request(sizes, options, output, overwrite=overwrite)
+            budget = check_request(sizes, options, output, overwrite=overwrite, is_read=True)
     if sorts_on_disk(sizes, options, budget):
         manifest = _cut_on_disk(raw, options, budget, output, overwrite, progress)
     else:

@@ -38,13 +38,14 @@ logger = logging.getLogger(__name__)
 
 
 def check_request(
-    sizes: GraphSizes, options: PartitionOptions, output: str | Path, *, overwrite: bool = False
+    sizes: GraphSizes, options: PartitionOptions, output: str | Path, *, overwrite: bool = False, is_read: bool = False
 ) -> MemoryBudget:
     """Refuse what sizes and names alone show to be impossible, before any data are read.
 
     Args:
       sizes: of the graph; where they are not known yet, what is certain (`inputs.least_sizes`).
       options, output, overwrite: as of `build_partition`.
+      is_read: the graph has been read, and what that left counts as held.
     Returns:
       How the memory is divided.
     Raises:
@@ -76,6 +77,8 @@ def check_request(
         )
     ordered = options.order == "bfs"
     budget = memory_budget(options.memory_limit, resident_bytes(), sizes, options.method, ordered=ordered)
+    if is_read:
+        budget = replace(budget, base_is="held after reading the input")
     _check_listed(sizes, options.method, budget)
     buffer_within(options.method, options.buffer, options.num_parts, budget)
     on_disk = sorts_on_disk(sizes, options, budget)

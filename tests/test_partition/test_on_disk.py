@@ -225,6 +225,7 @@ def test_limit_that_cannot_work_says_the_least_that_can(graph, tmp_path, capsys)
     assert main(arguments(graph, tmp_path / "parts", "--method", "random", "--memory-limit", "5MB")) == 1
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "the memory limit is 5MB but 60 nodes take at least " in line
+    assert " of it the program itself); pass" in line
     least = line.split("pass --memory-limit ")[1].split(" ")[0]
     assert list(tmp_path.iterdir()) == [graph]
     assert main(arguments(graph, tmp_path / "parts", "--method", "random", "--memory-limit", least)) == 0
@@ -277,6 +278,12 @@ def test_limit_below_the_longest_row_is_refused(tmp_path):
     with pytest.raises(ValueError, match="1000 nodes with a node of 10000000 in-edges take at least"):
         build_partition(raw, options, tmp_path / "parts")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_reading_left_is_not_called_the_program(tmp_path):
+    options = PartitionOptions(num_parts=2, method="random", memory_limit=5_000_000, on_disk=True)
+    with pytest.raises(ValueError, match=r"the memory limit is 5MB but .* of it held after reading the input\); pass"):
+        build_partition(draw_raw(undirected=False), options, tmp_path / "parts")
 
 
 def test_peak_stays_within_the_limit(tmp_path):
