@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <mutex>
 #include <new>
+
+#include "kept_memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -61,16 +62,14 @@ class FreeBlocks {
   }
 
  private:
+  friend class KeptMemory<FreeBlocks>;
+
   std::mutex mutex_;
   Header* lists_[kMaxLog2 + 1] = {};
   size_t kept_ = 0;
 };
 
-// Never destructed: tensors over a batch may be freed after the library's other statics.
-FreeBlocks& free_blocks() {
-  static FreeBlocks* blocks = new FreeBlocks;
-  return *blocks;
-}
+FreeBlocks& free_blocks() { return KeptMemory<FreeBlocks>::get(); }
 
 }  // namespace
 

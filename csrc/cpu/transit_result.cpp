@@ -2,9 +2,9 @@
 #include "transit_result.h"
 
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "kept_memory.h"
 #include "room.h"
 #include "worker_pool.h"
 
@@ -35,15 +35,13 @@ class KeptPages {
   }
 
  private:
+  friend class KeptMemory<KeptPages>;
+
   std::mutex mutex_;
   Pages pages_ = {nullptr, 0};
 };
 
-// Never destructed: tensors over samples may be freed after the library's other statics.
-KeptPages& kept_pages() {
-  static KeptPages* kept = new KeptPages;
-  return *kept;
-}
+KeptPages& kept_pages() { return KeptMemory<KeptPages>::get(); }
 
 }  // namespace
 

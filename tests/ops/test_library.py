@@ -6,6 +6,8 @@ import subprocess
 import pytest
 
 from fastsample_dist.ops import abi, library
+from tests.forked import run_code
+from tests.waiting import ENOUGH_S
 
 
 def output_of(tool, *arguments):
@@ -57,6 +59,43 @@ def test_a_library_without_a_function_is_older_and_says_how_to_build_it():
     path = library.LIBRARY_DIR / "libfastsample.so"
     with pytest.raises(ImportError, match="lacks fs_nothing, so it is older than these Python files; do it"):
         library.load(path, abi.Declarations(prototypes={"fs_nothing": ()}), "do it.")
+
+
+FORKS = """
+import os, signal, sys, threading
+import torch
+from fastsample_dist import ops
+
+graph = ops.SamplingGraph(torch.arange(0, 1601, 8), torch.arange(1600) % 200)
+seeds, spec = torch.arange(4), ops.SampleSpec(fanouts=(1,) * 100, num_threads=1)
+held = graph.sample(seeds, spec, 0)
+
+def go_on():  # takes memory and gives it back without Python: the last batch is refused
+    while True:
+        try:
+            graph.sample_many([seeds] * 50 + [torch.tensor([-1])], spec, 0)
+        except ValueError:
+            pass
+
+threading.Thread(target=go_on, daemon=True).start()
+for number in range(40):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(sys.argv[1]))  # ends a child that hangs
+        held = None
+        graph.sample(seeds, spec, 0)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        print("hung: child", number, flush=True)
+        break
+os._exit(0)
+"""
+
+
+def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held_at_the_fork():
+    """It gives back a batch that it inherited, and samples."""
+    finished = run_code(FORKS, int(ENOUGH_S / 10))
+    assert finished.returncode == 0 and finished.stdout == "", finished.stdout + finished.stderr
 
 
 @pytest.fixture(autouse=True)
