@@ -50,14 +50,20 @@ FsStatus check_law(const char* operation, const FsInclusionLaw& law) {
   return FS_OK;
 }
 
-template <typename Id>
-FsStatus check_edges(const char* operation, const FsSubgraphEdges& edges, int64_t num_nodes) {
-  for (int64_t row = 0; row < num_nodes; ++row) {
-    const int64_t begin = edges.indptr[row], end = edges.indptr[row + 1];
-    if (begin < 0 || end < begin || end > edges.num_edges) {
-      return refuse(FS_REFUSED_OFFSETS, operation, {{row, begin, end, edges.num_edges}});
+FsStatus check_offsets(const char* operation, const int64_t* indptr, int64_t num_rows, int64_t num_edges) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t begin = indptr[row], end = indptr[row + 1];
+    if (begin < 0 || end < begin || end > num_edges) {
+      return refuse(FS_REFUSED_OFFSETS, operation, {{row, begin, end, num_edges}});
     }
   }
+  return FS_OK;
+}
+
+template <typename Id>
+FsStatus check_edges(const char* operation, const FsSubgraphEdges& edges, int64_t num_nodes) {
+  const FsStatus status = check_offsets(operation, edges.indptr, num_nodes, edges.num_edges);
+  if (status != FS_OK) return status;
   const Id* indices = static_cast<const Id*>(edges.indices);
   Id low = 0, high = -1;
   for (int64_t edge = 0; edge < edges.num_edges; ++edge) {
@@ -167,9 +173,11 @@ FsStatus fs_subgraph_weights(const FsInclusionLaw* law, const FsSubgraphEdges* e
 }
 
 FsStatus fs_edge_fingerprint(const FsGraph* graph, int32_t num_threads, uint64_t out[2], int32_t* out_loops) {
-  const FsStatus status = fs::check_threads("edge_fingerprint", num_threads);
+  constexpr const char* kName = "edge_fingerprint";
+  FsStatus status = fs::check_threads(kName, num_threads);
+  if (status == FS_OK) status = fs::check_offsets(kName, graph->indptr, graph->num_rows, graph->num_edges);
   if (status != FS_OK) return status;
-  return fs::with_id_type("edge_fingerprint", graph->id_type, [&](auto zero) {
+  return fs::with_id_type(kName, graph->id_type, [&](auto zero) {
     fs::fingerprint<decltype(zero)>(*graph, num_threads, out, out_loops);
     return FS_OK;
   });

@@ -133,3 +133,10 @@ def one_device(**tensors: Tensor | None) -> None:
             first, device = name, tensor.device
         elif tensor.device != device:
             raise ValueError(f"{first} is on {device} and {name} on {tensor.device}; they must be on one device.")
+
+
+def on_host(**tensors: Tensor | None) -> None:
+    """Refuse tensors that are not in host memory; None is."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not tensor.is_cpu:
+            raise ValueError(f"{name} is on {tensor.device}; expected host memory: pass {name}.cpu().")

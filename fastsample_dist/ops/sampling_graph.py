@@ -61,7 +61,7 @@ class EdgeWeights:
 
 
 class SamplingGraph:
-    """In-neighbour lists in the form that the core reads.
+    """In-neighbour lists in the form that the core reads, in host memory.
 
     Args:
       indptr: int64 [num_rows + 1]; CSC offsets.
@@ -70,8 +70,10 @@ class SamplingGraph:
       src_orig_ids: int64 [num_sources] original ids by source id, for method "labor" on a slice; None takes orig_ids.
       weights: for a method that draws by weight.
     Raises:
-      ValueError: a wrong dtype or shape, a tensor that is not contiguous.
+      ValueError: a wrong dtype or shape, a tensor that is not contiguous; when it samples, one that is elsewhere.
     """
+
+    device = torch.device("cpu")  # that samples
 
     def __init__(
         self,
@@ -107,10 +109,17 @@ class SamplingGraph:
             indices.numel(),
             library.type_code(indices),
         )
+        self._elsewhere = next((kept.device for kept in self._kept if kept is not None and not kept.is_cpu), None)
 
     @property
     def view(self) -> library.Graph:
-        """The graph as the compiled core takes it, while this object lives."""
+        """The graph as the compiled core takes it, while this object lives.
+
+        Raises:
+          ValueError: an array that is not in host memory.
+        """
+        if self._elsewhere is not None:
+            raise ValueError(f"the graph has an array on {self._elsewhere}; expected host memory: move it there.")
         return self._view
 
     def sample(self, seeds: Tensor, spec: SampleSpec, step: int) -> SampledHops:
@@ -120,7 +129,7 @@ class SamplingGraph:
         batch = BatchPointer()
         library.call(
             library.core().fs_sample_mfg,
-            self._view, spec.arguments(step), seeds.data_ptr(), seeds.numel(), ctypes.byref(batch),
+            self.view, spec.arguments(step), seeds.data_ptr(), seeds.numel(), ctypes.byref(batch),
         )  # fmt: skip
         return self.hops(batch, spec.edge_ids)
 
@@ -135,7 +144,7 @@ class SamplingGraph:
         batches = (BatchPointer * len(kept))()
         library.call(
             library.core().fs_sample_many,
-            self._view, spec.arguments(first_step), (ctypes.c_void_p * len(kept))(*(own.data_ptr() for own in kept)),
+            self.view, spec.arguments(first_step), (ctypes.c_void_p * len(kept))(*(own.data_ptr() for own in kept)),
             (ctypes.c_int64 * len(kept))(*(own.numel() for own in kept)), len(kept), batches,
         )  # fmt: skip
         return [self.hops(batch, spec.edge_ids) for batch in batches]
@@ -147,7 +156,7 @@ class SamplingGraph:
         batch = BatchPointer()
         library.call(
             library.core().fs_sample_neighbors,
-            self._view, spec.arguments(step, hop), rows.data_ptr(), rows.numel(), ctypes.byref(batch),
+            self.view, spec.arguments(step, hop), rows.data_ptr(), rows.numel(), ctypes.byref(batch),
         )  # fmt: skip
         return self._hop(batch, spec.edge_ids)
 
@@ -157,7 +166,7 @@ class SamplingGraph:
         batch = BatchPointer()
         library.call(
             library.core().fs_induced_subgraph,
-            self._view, nodes.data_ptr(), nodes.numel(), edge_ids, num_threads, ctypes.byref(batch),
+            self.view, nodes.data_ptr(), nodes.numel(), edge_ids, num_threads, ctypes.byref(batch),
         )  # fmt: skip
         return self._hop(batch, edge_ids)
 
@@ -165,13 +174,15 @@ class SamplingGraph:
         """Node ids as the core takes them: one dimension of the graph's id dtype.
 
         Raises:
-          ValueError: another dtype or shape.
+          ValueError: another dtype or shape; neither in host memory nor on a device of the kind that samples.
         """
-        if rows.dtype == self.dtype and rows.dim() == 1:  # the rule; a small batch notices every microsecond
+        is_readable = rows.is_cpu or rows.device.type == self.device.type
+        if rows.dtype == self.dtype and rows.dim() == 1 and is_readable:  # a small batch notices every microsecond
             return rows.contiguous()
         checks.require(
             rows.dtype == self.dtype, f"{name} is {rows.dtype} but indices is {self.dtype}; they must agree."
         )
+        checks.require(is_readable, f"{name} is on {rows.device} but {self.device} samples; pass {name}.cpu().")
         return checks.vector(name, rows, checks.ID_DTYPES)
 
     def _weight_view(self, weights: EdgeWeights, num_edges: int) -> library.WeightTables:

@@ -92,10 +92,11 @@ class DrawsLaw:
         return self.chances.numel()
 
     def _arguments(self) -> _Law:
-        given = ((name, getattr(self, name)) for name in ("chances", "arrivals", "links", "shares"))
+        given = {name: getattr(self, name) for name in ("chances", "arrivals", "links", "shares")}
+        checks.on_host(**given)
         columns = [
             None if column is None else checks.vector(name, column, (torch.float64,), self.num_nodes)
-            for name, column in given
+            for name, column in given.items()
         ]
         law = _Law(*map(library.address, columns), self.draws)
         return _finish(law, self.num_nodes, "draws", columns)
@@ -120,6 +121,7 @@ class ClustersLaw:
         return self.clusters.numel()
 
     def _arguments(self) -> _Law:
+        checks.on_host(clusters=self.clusters)
         clusters = checks.vector("clusters", self.clusters, (torch.int64,))
         law = _Law(clusters=clusters.data_ptr(), same=self.same, apart=self.apart)
         return _finish(law, self.num_nodes, "clusters", [clusters])
@@ -143,6 +145,7 @@ class CountsLaw:
         return self.bits.shape[0]
 
     def _arguments(self) -> _Law:
+        checks.on_host(bits=self.bits)
         bits = checks.matrix("bits", self.bits, (torch.int64,))
         law = _Law(bits=bits.data_ptr(), num_words=bits.shape[1], count=self.count)
         return _finish(law, self.num_nodes, "counts", [bits])
@@ -161,7 +164,7 @@ def node_inclusion(law: InclusionLaw) -> Tensor:
     """Probability of every node of the law to be in a subgraph, float64 [num_nodes].
 
     Raises:
-      ValueError: a column of another dtype or length; fewer bits than counted subgraphs.
+      ValueError: a column of another dtype or length, or not in host memory; fewer bits than counted subgraphs.
     Deterministic: yes, the same bits on every processor.
     """
     out = torch.empty(law.num_nodes, dtype=torch.float64)
@@ -181,7 +184,7 @@ def subgraph_weights(
     """Weights of a subgraph's edges by the probability P(u, v) that a subgraph holds both ends of one.
 
     Args:
-      indptr: int64 [num_nodes + 1]; CSC offsets.
+      indptr: int64 [num_nodes + 1]; CSC offsets from 0 to num_edges.
       indices: int32 | int64 [num_edges]; numbers of the law's nodes, parallel edges side by side.
       law: of the subgraph's nodes.
       form: "ratio": 1 / P(u, v), scaled so that row v adds up to row_sums[v]; "saint": P(v) / P(u, v), v the row;
@@ -191,7 +194,8 @@ def subgraph_weights(
     Returns:
       [num_edges], float32, float64 for "inclusion". An edge of a node to itself has P(v).
     Raises:
-      ValueError: an unknown form, an offset or id out of range, a shape or dtype mismatch.
+      ValueError: an unknown form, an offset or id out of range, a shape or dtype mismatch, a tensor that is not in host
+        memory.
     Source: GraphSAINT (ICLR 2020), section 3.2, whose alpha is the inverse of "saint". Cost: O(num_edges).
     Deterministic: yes, the same bits on every processor.
     """
@@ -201,8 +205,12 @@ def subgraph_weights(
     if form == "ratio":
         checks.require(row_sums is not None, "row_sums is None; form 'ratio' needs the sum of every row.")
         row_sums = checks.vector("row_sums", row_sums, (torch.float64,), law.num_nodes)
-    last = int(indptr[-1])
-    checks.require(last == indices.numel(), f"indptr ends at {last} but indices has {indices.numel()} entries.")
+    checks.on_host(indptr=indptr, indices=indices, row_sums=row_sums)
+    first, last, num_edges = int(indptr[0]), int(indptr[-1]), indices.numel()
+    checks.require(
+        first == 0 and last == num_edges,
+        f"indptr runs from {first} to {last} but indices has {num_edges} entries; expected 0 to {num_edges}.",
+    )
     out = torch.empty(indices.numel(), dtype=torch.float64 if form == "inclusion" else torch.float32)
     edges = _Edges(
         indptr.data_ptr(), indices.data_ptr(), library.address(row_sums), indices.numel(), library.type_code(indices),
@@ -233,10 +241,12 @@ def edge_fingerprint(indptr: Tensor, indices: Tensor, num_threads: int | None = 
       indices: int32 | int64 [num_edges].
       num_threads: threads that share the rows; None takes torch's setting. Never changes a result.
     Raises:
-      ValueError: a dtype mismatch.
+      ValueError: damaged offsets, a dtype mismatch, a tensor that is not in host memory.
     Cost: one pass over the edges. Memory: 4 bytes per node.
     """
+    checks.on_host(indptr=indptr, indices=indices)
     indptr = checks.vector("indptr", indptr, (torch.int64,))
+    checks.require(indptr.numel() >= 1, "indptr is empty; expected num_nodes + 1 offsets.")
     indices = checks.vector("indices", indices, checks.ID_DTYPES)
     rows = indptr.numel() - 1
     graph = library.Graph(

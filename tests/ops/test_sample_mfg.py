@@ -236,6 +236,37 @@ def test_seeds_of_another_dtype_are_refused():
         sample(random_csc(), torch.tensor([1]), (2,))
 
 
+def test_ids_on_a_device_that_does_not_sample_are_refused():
+    csc, spec = random_csc(), ops.SampleSpec(fanouts=(2,))
+    graph, ids = ops.SamplingGraph(csc.indptr, csc.indices), torch.tensor([3], dtype=torch.int32, device="meta")
+    for call in (
+        lambda: graph.sample(ids, spec, 0),
+        lambda: graph.sample_many([ids], spec, 0),
+        lambda: NeighborSampler(csc, [2]).sample(ids),
+    ):
+        with pytest.raises(ValueError, match=r"^seeds is on meta but cpu samples; pass seeds.cpu\(\)\.$"):
+            call()
+    with pytest.raises(ValueError, match="rows is on meta but cpu samples"):
+        graph.neighbors(ids, spec, 0, 0)
+    with pytest.raises(ValueError, match="nodes is on meta but cpu samples"):
+        graph.induced(ids, False, 1)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_graph_on_a_device_that_does_not_sample_is_refused(place):
+    csc = random_csc()
+    arrays = [csc.indptr, csc.indices, torch.arange(csc.num_nodes)]
+    arrays[place] = arrays[place].to("meta")
+    graph, seeds = ops.SamplingGraph(*arrays), torch.tensor([3], dtype=torch.int32)
+    for call in (
+        lambda: graph.sample(seeds, ops.SampleSpec(fanouts=(2,)), 0),
+        lambda: graph.induced(seeds, False, 1),
+        lambda: ops.sample_pinsage(graph, ops.PinSAGERule(), [seeds]),
+    ):
+        with pytest.raises(ValueError, match="the graph has an array on meta; expected host memory: move it there"):
+            call()
+
+
 @pytest.mark.parametrize("bad", [77, -4])
 def test_a_damaged_graph_is_refused_not_followed(bad):
     graph = CSCGraph(torch.tensor([0, 1, 1]), torch.tensor([bad], dtype=torch.int32))

@@ -1,6 +1,7 @@
 """node_inclusion, subgraph_weights, edge_fingerprint: against their definition, and what they refuse."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -193,6 +194,10 @@ def test_what_is_refused():
         indptr[row] = end
         with pytest.raises(ValueError, match="indptr of node .* runs from"):
             ops.subgraph_weights(indptr, graph.indices, law, "saint")
+    for first in (1, 7):
+        shifted = graph.indptr.clamp(min=first)
+        with pytest.raises(ValueError, match=f"indptr runs from {first} to 300 but .* 300 entries; expected 0 to 300"):
+            ops.subgraph_weights(shifted, graph.indices, law, "saint")
     with pytest.raises(ValueError, match="form is 'mean'; expected one of 'inclusion', 'ratio', 'saint'"):
         ops.subgraph_weights(graph.indptr, graph.indices, law, "mean")
     with pytest.raises(ValueError, match="row_sums is None; form 'ratio' needs the sum of every row"):
@@ -203,6 +208,27 @@ def test_what_is_refused():
         ops.node_inclusion(ops.CountsLaw(law_of("counts", 5).bits[:, :2], 150))
     with pytest.raises(ValueError, match="num_threads is 0; expected an integer from 1 to 1024"):
         ops.subgraph_weights(graph.indptr, graph.indices, law, "saint", num_threads=0)
+
+
+@pytest.mark.parametrize(("kind", "column"), [("draws", "chances"), ("clusters", "clusters"), ("counts", "bits")])
+def test_tensors_that_are_not_in_host_memory_are_refused(kind, column):
+    graph, law = random_csc(40, 300), law_of(kind, 40)
+    elsewhere = replace(law, **{column: getattr(law, column).to("meta")})
+    line = rf"^{column} is on meta; expected host memory: pass {column}.cpu\(\)\.$"
+    with pytest.raises(ValueError, match=line):
+        ops.node_inclusion(elsewhere)
+    with pytest.raises(ValueError, match=line):
+        ops.subgraph_weights(graph.indptr, graph.indices, elsewhere, "saint")
+    with pytest.raises(ValueError, match="indices is on meta"):
+        ops.subgraph_weights(graph.indptr, graph.indices.to("meta"), law, "saint")
+    with pytest.raises(ValueError, match="indptr is on meta"):
+        ops.edge_fingerprint(graph.indptr.to("meta"), graph.indices)
+
+
+@pytest.mark.parametrize(("indptr", "row"), [([0, 10**9], 0), ([0, 3, 2, 3], 1), ([-4, 3], 0)])
+def test_the_fingerprint_refuses_damaged_offsets(indptr, row):
+    with pytest.raises(ValueError, match=f"edge_fingerprint: indptr of node {row} runs from .* up to 3"):
+        ops.edge_fingerprint(torch.tensor(indptr), torch.zeros(3, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
