@@ -148,6 +148,13 @@ FsStatus build(const FsGraph& graph, const FsHashedRows& tables) {
   return fill_buckets<int64_t>(graph, tables);
 }
 
+// Edges of the graph that the tables are of, by the end of its last row.
+int64_t hashed_edges(const FsGraph& graph, const FsHashedRows& tables) {
+  if (graph.num_rows == 0) return 0;
+  const HashedNode& last = reinterpret_cast<const HashedNode*>(tables.nodes)[graph.num_rows - 1];
+  return last.begin() + last.degree;
+}
+
 template <typename Id>
 FsStatus answer(const FsGraph& graph, const FsHashedRows& tables, const FsEdgeQueries& queries) {
   const HashedRows<Id> rows = {reinterpret_cast<const HashedNode*>(tables.nodes),
@@ -179,6 +186,14 @@ extern "C" FsStatus fs_has_edges(const FsGraph* graph, const FsHashedRows* table
   return fs::guarded("has_edges", [&] {
     const FsStatus status = fs::check_threads("has_edges", tables->num_threads);
     if (status != FS_OK) return status;
+    const int64_t num_edges = fs::hashed_edges(*graph, *tables);
+    if (num_edges > graph->num_edges) {
+      return fs::fail(
+          FS_INVALID_ARGUMENT,
+          "has_edges: indices has %lld entries but the tables are of %lld edges; pass the graph's that they "
+          "were made of",
+          static_cast<long long>(graph->num_edges), static_cast<long long>(num_edges));
+    }
     for (int64_t i = 0; i < queries->count; ++i) {
       const int64_t row = queries->rows[i];
       if (row < FS_NULL_NODE || row >= graph->num_rows) {

@@ -133,13 +133,14 @@ class InducedRows {
 
   FsStatus find_rows(const char* operation, const CscView<Id>& graph, const Id* nodes, int64_t count) {
     constexpr int64_t kAhead = 24;
+    const int64_t num_ids = std::min(graph.num_rows, graph.num_sources);  // a node is both
     RowEdges* const rows = rows_.require_array<RowEdges>(count + 1);
     rows[count] = {0, 0};
     scanned_ = 0;
     for (int64_t i = 0; i < count; ++i) {
       if (i + kAhead < count) __builtin_prefetch(graph.indptr + nodes[i + kAhead]);
-      if (!graph.has_row(nodes[i])) {
-        return refuse(FS_REFUSED_ID, operation, {{nodes[i], i, 0, graph.num_rows - 1}});
+      if (nodes[i] < 0 || nodes[i] >= num_ids) {
+        return refuse(FS_REFUSED_ID, operation, {{nodes[i], i, 0, num_ids - 1}});
       }
       const int64_t begin = graph.indptr[nodes[i]], end = graph.indptr[nodes[i] + 1];
       if (begin < 0 || end < begin || end > graph.num_edges) return refuse_row(operation, graph, nodes[i]);

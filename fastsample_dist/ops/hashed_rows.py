@@ -119,7 +119,7 @@ def has_edges(
     Returns:
       bool [count].
     Raises:
-      ValueError: a row outside the graph, a shape or dtype mismatch.
+      ValueError: a row outside the graph, fewer indices than the tables were made of, a shape or dtype mismatch.
     Cost: O(count), of a row of at most 16 neighbours its length. Deterministic: yes.
     """
     num_threads = library.num_threads(num_threads)

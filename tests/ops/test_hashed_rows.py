@@ -218,6 +218,15 @@ def test_refuses_queries_of_another_form(rows, vertices, message):
         answers(*rows_of([1]), rows, vertices)
 
 
+@DTYPES
+def test_refuses_fewer_indices_than_the_tables_are_of(dtype):
+    indptr, indices = rows_of([1], range(40), [2, 5], dtype=dtype)
+    tables = ops.hashed_rows(indptr, indices)
+    line = "has_edges: indices has 40 entries but the tables are of 43 edges; pass the graph's that they were made of"
+    with pytest.raises(ValueError, match=line):
+        ops.has_edges(indices[:40], tables, torch.tensor([2]), torch.tensor([5]))
+
+
 def test_refuses_no_threads():
     indptr, indices = rows_of([1])
     with pytest.raises(ValueError, match="num_threads is 0; expected an integer from 1 to 1024"):

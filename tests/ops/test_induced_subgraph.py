@@ -143,6 +143,17 @@ def test_of_damaged_rows_the_first_is_refused_whatever_the_threads(use_isa, isa)
             ops.induced_subgraph(graph.indptr, graph.indices, nodes, num_threads=num_threads)
 
 
+@pytest.mark.parametrize("isa", ["scalar", "baseline"])
+def test_a_row_that_is_no_source_of_a_slice_is_refused(use_isa, isa):
+    use_isa(isa)
+    indptr = torch.zeros(4_000_001, dtype=torch.int64)
+    graph = ops.SamplingGraph(indptr, torch.zeros(0, dtype=torch.int64), src_orig_ids=torch.arange(8))
+    assert graph.induced(torch.tensor([7]), False, 1)[0].tolist() == [0, 0]
+    for node in (8, 3_999_999):
+        with pytest.raises(ValueError, match=f"induced_subgraph: id {node} at position 0; expected 0 to 7"):
+            graph.induced(torch.tensor([node]), False, 1)
+
+
 def test_damaged_offsets_and_other_dtypes_are_refused():
     graph = random_csc()
     for place, offset in ((4, graph.num_edges + 5), (4, 0), (3, -1)):
