@@ -261,7 +261,12 @@ class _Merge:
 def _table(rows: Tensor, scales: Tensor | None) -> library.RowTable:
     if scales is None:
         return library.RowTable(rows.data_ptr(), rows.shape[0], None, 0, 0)
-    return library.RowTable(rows.data_ptr(), rows.shape[0], scales.data_ptr(), rows.stride(0), scales.stride(0))
+    return library.RowTable(rows.data_ptr(), rows.shape[0], scales.data_ptr(), _row_stride(rows), _row_stride(scales))
+
+
+def _row_stride(rows: Tensor) -> int:
+    """Bytes from row to row; of a row alone torch's stride may be anything."""
+    return rows.stride(0) if rows.shape[0] > 1 else rows.shape[1]
 
 
 def _merge_rows_cpu(

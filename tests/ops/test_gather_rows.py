@@ -188,6 +188,14 @@ def test_a_scaled_row_has_the_same_bits_wherever_it_is_read(out_dtype):
     assert torch.equal(own, packed if out_dtype is None else table.values(every).to(out_dtype))
 
 
+def test_a_scaled_row_alone_is_read_whatever_its_strides():
+    table = draw_scaled(1, 6, False)
+    rows, scales = (bytes_.as_strided(bytes_.shape, (1, 1)) for bytes_ in (table.rows, table.scale_bytes()))
+    places, fetched = torch.tensor([0, 0]), table.no_rows()
+    merged = ops.merge_rows(ops.RowTable(rows, scales), fetched, places, torch.float32)
+    assert torch.equal(merged, ops.merge_rows(table, fetched, places, torch.float32))
+
+
 def test_int8_rows_without_scales_stay_integers():
     rows = torch.randint(-128, 128, (9, 5), dtype=torch.int8)
     assert torch.equal(ops.merge_rows(rows, rows[:0], torch.arange(9), torch.float32), rows.float())
