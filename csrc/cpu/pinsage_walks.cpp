@@ -21,12 +21,6 @@ namespace {
 constexpr const char* kOperation = "sample_pinsage";
 constexpr int64_t kWalkBlock = 1024;  // walkers of a block: their state and visits fit the first cache
 
-template <typename Id>
-bool has_sound_row(const CscView<Id>& graph, int64_t row) {
-  const int64_t begin = graph.indptr[row], end = graph.indptr[row + 1];
-  return begin >= 0 && begin <= end && end <= graph.num_edges;
-}
-
 StageKey key_of(const FsPinsageSpec& spec, RandomDomain domain, int64_t step) {
   return transit_key(spec.rng_seed, domain, step, spec.step);
 }
@@ -96,8 +90,8 @@ class WalkBlock {
     for (int64_t step = 0; step < length_; ++step) keys_.push_back(key_of(task.spec, kTransit, step));
   }
 
-  // Walks from rows begin .. end, at most most_rows. Refuses a damaged row, a source that is no row.
-  FsStatus walk(int64_t begin, int64_t end) {
+  // Walks from rows begin .. end, at most most_rows. Returns an id that is no row, or 0.
+  Id walk(int64_t begin, int64_t end) {
     start(begin, end);
     const int64_t count = stride_ * num_walks_;
     std::fill(visits_ + count, visits_ + count * length_, Id{FS_NULL_NODE});  // all have a first step
@@ -114,10 +108,7 @@ class WalkBlock {
     run.num_walkers = count;
     run.walk_length = length_;
     const auto kernel = sizeof(Id) == 4 ? vector_kernels().walk_visits_32 : vector_kernels().walk_visits_64;
-    const int64_t num_bad = kernel(run);
-    if (num_bad == 0) return FS_OK;
-    return num_bad == kDamagedRow ? refuse_row(kOperation, task_.graph, first_damaged())
-                                  : refuse_source(kOperation, task_.graph, first_bad());
+    return kernel(run) == 0 ? Id{0} : first_bad();
   }
 
   // Writes the neighbours of rows begin .. end, which have walked, behind the `written` edges before; returns how many
@@ -195,12 +186,6 @@ class WalkBlock {
     return *visit;
   }
 
-  Id first_damaged() const {
-    const Id* node = nodes_;
-    while (!task_.graph.has_row(*node) || has_sound_row(task_.graph, *node)) ++node;
-    return *node;
-  }
-
   const PinsageTask<Id>& task_;
   const int64_t num_walks_, length_;
   int64_t stride_;  // rows of a block, and places that repeat one
@@ -214,11 +199,10 @@ class WalkBlock {
   std::vector<StageKey> keys_;         // by step
 };
 
-// Without neighbours for the rows begin .. end, whose walks are refused.
 template <typename Id>
-FsStatus without_neighbors(const PinsageTask<Id>& task, int64_t begin, int64_t end, FsStatus refused) {
+FsStatus refuse_visit(const PinsageTask<Id>& task, int64_t begin, int64_t end, Id node) {
   std::fill(task.counts + begin, task.counts + end, 0);
-  return refused;
+  return refuse_source(kOperation, task.graph, node);
 }
 
 }  // namespace
@@ -238,16 +222,11 @@ FsStatus visit_plainly(const PinsageTask<Id>& task, int64_t begin, int64_t end) 
       if (spec.survival != nullptr) length = ppr_length(start.word64(), spec.survival, spec.walk_length - 1);
       int64_t node = task.rows[row];
       for (int64_t step = 0; step < length; ++step) {
-        if (!has_sound_row(graph, node)) {
-          return without_neighbors(task, begin, end, refuse_row(kOperation, graph, static_cast<Id>(node)));
-        }
         const int64_t degree = graph.indptr[node + 1] - graph.indptr[node];
         if (degree == 0) break;
         PickStream stream(key_of(spec, kTransit, step), id, 0);
         node = graph.indices[graph.indptr[node] + static_cast<int64_t>(stream.below(static_cast<uint64_t>(degree)))];
-        if (!graph.has_row(node)) {
-          return without_neighbors(task, begin, end, refuse_source(kOperation, graph, static_cast<Id>(node)));
-        }
+        if (!graph.has_row(node)) return refuse_visit(task, begin, end, static_cast<Id>(node));
         if (node == static_cast<int64_t>(task.rows[row])) continue;
         auto& [visited, number] = visits[graph.orig_id(node)];
         visited = static_cast<Id>(node);
@@ -269,8 +248,8 @@ FsStatus visit_in_blocks(const PinsageTask<Id>& task, int64_t begin, int64_t end
   int64_t written = begin * task.most_edges();
   for (int64_t first = begin; first < end; first += most_rows) {
     const int64_t last = std::min(end, first + most_rows);
-    const FsStatus status = block.walk(first, last);
-    if (status != FS_OK) return without_neighbors(task, begin, end, status);
+    const Id bad = block.walk(first, last);
+    if (bad != 0) return refuse_visit(task, begin, end, bad);
     written = block.rank(first, last, written);
   }
   return FS_OK;

@@ -33,8 +33,8 @@ struct PinsageTask {
   }
 };
 
-// Rows begin .. end, together. Refuses a damaged row and a source that is no row; then counts[begin .. end) are 0. The
-// first walks by their definition, the second as blocks in lock step.
+// Rows begin .. end, together. Refuses a source that is no row; then counts[begin .. end) are 0. The first walks by
+// their definition, the second as blocks in lock step.
 template <typename Id>
 FsStatus visit_plainly(const PinsageTask<Id>& task, int64_t begin, int64_t end);
 template <typename Id>

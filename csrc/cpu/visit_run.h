@@ -22,8 +22,6 @@ struct VisitRun {
   int64_t num_walkers, walk_length;
 };
 
-constexpr int64_t kDamagedRow = -1;  // in place of a number of ids: `nodes` has one whose offsets are none
-
 constexpr int kRankedRows = 16;    // of a block, are ranked side by side
 constexpr int kRankedVisits = 16;  // of a row, at most
 

@@ -19,7 +19,7 @@ class VisitWalk {
  public:
   explicit VisitWalk(const VisitRun& run) : run_(run), ids_(run.rows), nodes_(static_cast<Id*>(run.nodes)) {}
 
-  // Ids, met in the last step that was made, that are no nodes; they stand in `visits` as they are. Or kDamagedRow.
+  // Ids, met in the last step that was made, that are no nodes; they stand in `visits` as they are.
   int64_t walk() {
     int64_t count = run_.num_walkers;
     for (int64_t i = 0; i < count; ++i) run_.places[i] = static_cast<int32_t>(i);
@@ -28,9 +28,8 @@ class VisitWalk {
       int64_t kept = 0;
       for (int64_t first = 0; first < count; first += kChunkPicks) {
         const int64_t size = count - first < kChunkPicks ? count - first : kChunkPicks;
-        const WalkerRows<Id> rows = {run_.rows.indptr, run_.sample_ids + first, nodes_ + first, size,
-                                     run_.rows.num_edges};
-        if (!draw_positions(words, ids_, rows, words_, positions_)) return kDamagedRow;
+        draw_positions(words, ids_, WalkerRows<Id>{run_.rows.indptr, run_.sample_ids + first, nodes_ + first, size},
+                       words_, positions_);
         kept = take_neighbors(step, first, size, kept);
       }
       if (num_bad_ > 0) break;

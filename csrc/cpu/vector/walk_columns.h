@@ -29,10 +29,8 @@ class ColumnWalk {
       num_null_ = 0;
       for (int64_t first = 0; first < taking; first += kChunkPicks) {
         const int64_t count = taking - first < kChunkPicks ? taking - first : kChunkPicks;
-        draw_positions(
-            words, places_,
-            WalkerRows<Id>{run_.rows.indptr, run_.sample_ids + first, nodes + first, count, run_.rows.num_edges},
-            words_, positions_);
+        draw_positions(words, places_, WalkerRows<Id>{run_.rows.indptr, run_.sample_ids + first, nodes + first, count},
+                       words_, positions_);
         take_neighbors(nodes + run_.stride + first, count, asking - first < count ? asking - first : count);
       }
       walked_.num_null += num_null_;

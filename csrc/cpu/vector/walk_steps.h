@@ -60,12 +60,6 @@ __attribute__((noinline)) uint64_t draw_again(const PickKey& key, uint64_t degre
   return position;
 }
 
-// Whether a row that runs from begin to end lies among num_edges edges.
-FS_INLINE bool is_sound_row(int64_t begin, int64_t end, int64_t num_edges) {
-  return (static_cast<uint64_t>(begin) <= static_cast<uint64_t>(end)) &
-         (static_cast<uint64_t>(end) <= static_cast<uint64_t>(num_edges));
-}
-
 // The position of a pick in a row, by the first word of its stream; the second one is behind it.
 template <int kWords>
 FS_INLINE int64_t draw_position(const PickKey& key, int64_t begin, uint64_t degree, uint32_t* word) {
@@ -84,17 +78,14 @@ struct WalkerRows {
   const uint64_t* sample_ids;  // [count, filled up to a multiple of kGroupNodes]
   const Id* nodes;             // [count] where they are; negative: nowhere
   int64_t count;
-  int64_t num_edges;
 };
 
 // Draws the picks of up to kChunkPicks walkers and requests the neighbours. Words are made group by group, between the
-// requests: they cost little while the processor waits for memory. False: the offsets of a row decrease or leave the
-// graph, and its position may be anything.
+// requests: they cost little while the processor waits for memory.
 template <typename Places, typename Id>
-FS_INLINE bool draw_positions(const PickWords<Places::kWords>& words, const Places& places,
+FS_INLINE void draw_positions(const PickWords<Places::kWords>& words, const Places& places,
                               const WalkerRows<Id>& walkers, uint32_t* drawn, int64_t* positions) {
   constexpr int kWords = Places::kWords;
-  bool is_sound = true;
   for (int64_t group = 0; group < walkers.count; group += kGroupNodes) {
     const uint64_t* ids = walkers.sample_ids + group;
     uint32_t* first_words = drawn + group * kWords;
@@ -107,14 +98,12 @@ FS_INLINE bool draw_positions(const PickWords<Places::kWords>& words, const Plac
         position = kNoPosition;
         continue;
       }
-      const int64_t begin = walkers.indptr[node], end = walkers.indptr[node + 1];
-      const uint64_t degree = static_cast<uint64_t>(end) - static_cast<uint64_t>(begin);
-      is_sound &= is_sound_row(begin, end, walkers.num_edges);
+      const int64_t begin = walkers.indptr[node];
+      const uint64_t degree = static_cast<uint64_t>(walkers.indptr[node + 1] - begin);
       position = draw_position<kWords>({words.key(), ids[l], 0}, begin, degree, first_words + l);
       places.ask_for(position);
     }
   }
-  return is_sound;
 }
 
 template <typename Places, bool kOneTransit>
