@@ -273,7 +273,8 @@ FS_API FsStatus fs_check_pinsage_spec(const char* operation, const FsPinsageSpec
 /* Mini-batches as of fs_sample_many: batch b is that of seeds[b] at step spec->step + b, and its hops have
  * edge_weights. One batch is made by all threads, of many each by one. The graph has a row for every source. Scratch of
  * a thread besides that of fs_sample_mfg: the size of an id per step of num_walks walks or of 1024, whichever is more,
- * and 40 bytes per walk. Refuses as fs_sample_many; walks too many for their ids or for FS_MOST_VISITS. */
+ * and 40 bytes per walk. Refuses as fs_sample_many, but trusts the graph's offsets; walks too many for their ids or for
+ * FS_MOST_VISITS. */
 FS_API FsStatus fs_sample_pinsage(const FsGraph* graph, const FsPinsageSpec* spec, const void* const* seeds,
                                   const int64_t* num_seeds, int64_t num_batches, FsMiniBatch** out);
 

@@ -128,7 +128,7 @@ def sample_pinsage(
     nodes, itself left out, of equally many visits those of smaller original ids; in this order.
 
     Args:
-      graph: in-neighbour lists with a row for every source.
+      graph: in-neighbour lists with a row for every source; offsets that decrease are followed, not refused.
       rule: what a neighbourhood is.
       seeds: per batch, ids [num_seeds] of the graph's dtype, unique.
       first_step: 0 .. 2**63 - 1; global training step of the first batch, part of the generator's key.

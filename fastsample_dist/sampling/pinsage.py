@@ -39,7 +39,8 @@ class PinSAGESampler:
     Attributes:
       graph, rule: as given.
     Raises:
-      ValueError: a number that is not an integer or out of range, a graph that is not in host memory.
+      ValueError: a number that is not an integer or out of range, a graph that is not in host memory, offsets that
+        decrease.
     Source: Ying et al., "Graph convolutional neural networks for web-scale recommender systems", KDD 2018, section
     3.1; the defaults are those of GNNLab (EuroSys'22), section 7.
     """
@@ -66,7 +67,7 @@ class PinSAGESampler:
         """A sampler of these neighbourhoods.
 
         Raises:
-          ValueError: a graph that is not in host memory.
+          ValueError: a graph that is not in host memory, offsets that decrease.
         """
         sampler = cls.__new__(cls)
         sampler._take(graph, rule)
@@ -76,6 +77,7 @@ class PinSAGESampler:
         check_graph(graph)
         if graph.device.type != "cpu":
             raise ValueError(f"the graph is on {graph.device}; walks are made on the CPU: pass a graph in host memory.")
+        graph.check_offsets()  # walks follow them as they are
         self.graph, self.rule = graph, rule
         self._arrays = SamplingGraph(graph.indptr, graph.indices, graph.orig_ids)
 

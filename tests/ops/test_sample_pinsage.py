@@ -218,6 +218,8 @@ def test_refusals():
             sampled(graph, PinSAGERule(), seeds)
     with pytest.raises(ValueError, match="seeds is torch.int64 but indices is torch.int32"):
         ops.sample_pinsage(SamplingGraph(graph.indptr, graph.indices), PinSAGERule(), [torch.tensor([1])])
+    with pytest.raises(ValueError, match="seeds is on meta but cpu samples"):
+        ops.sample_pinsage(SamplingGraph(graph.indptr, graph.indices), PinSAGERule(), [graph.indices[:1].to("meta")])
     with pytest.raises(ValueError, match="step is -1"):
         sampled(graph, PinSAGERule(), [1], -1)
     with pytest.raises(ValueError, match=r"2000 nodes, 16777216 walks and 2147483647 hops; expected less than 2\^63"):

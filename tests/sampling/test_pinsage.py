@@ -91,6 +91,15 @@ def test_batches_of_ranks_are_those_of_one_process(tmp_path):
             assert "ranks differ in sampler" in refusal
 
 
+def test_offsets_that_walks_would_follow_out_of_the_graph_are_refused():
+    graph = random_csc()
+    for bad in (10**9, -1):
+        indptr = graph.indptr.clone()
+        indptr[20] = bad
+        with pytest.raises(ValueError, match=f"indptr decreases at node {20 if bad > 0 else 19}"):
+            PinSAGESampler(CSCGraph(indptr, graph.indices))
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="num_layers is 0"):
         PinSAGESampler(random_csc(), num_layers=0)
