@@ -7,8 +7,9 @@ a whole machine on rails, cached), what was fetched (fetch_record.py), and makin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ class BatchLoader(ABC):
             self._read_in_place = data.features.reading(self.sharing.neighbours)
         self._local_comm: Communicator | None = None  # over the machine's ranks, where they fetch for each other
         self._lane: Lane | None = None  # the prefetch thread's, made with the first one
-        self._iterations: Iterations[Any] = Iterations(type(self).__name__)
+        self._iterations = Iterations(type(self).__name__)
         self._first_epoch = 0  # the one in which the loader was resumed
 
     @abstractmethod
@@ -190,21 +191,21 @@ class BatchLoader(ABC):
         epoch, steps = self.epoch, self._steps_of(self.epoch)
         self.begin_epoch(epoch)
         self.epoch += 1
-        yield from self._iterations.run(epoch, self._batches(steps))
+        batches = self._batches(steps)
+        with self._iterations.under_way(epoch, batches) as check:
+            for batch in batches:
+                yield batch
+                check()
 
-    def _batches(self, steps: Sequence[StepInput]) -> Generator[Any, None, None]:
-        """The batches of these steps, in order."""
+    def _batches(self, steps: Sequence[StepInput]) -> Iterable[Any]:
+        """The batches of these steps, in order, each made when it is asked for, or ahead."""
         depth = self.options.prefetch
         group = group_size(self._sampler, self.device, depth, torch.get_num_threads())
         stages = epoch_stages(self._stages, steps, group=group, combined=self.exchange == COMBINED)
         if depth == 0:
-            for given in steps:
-                yield run_stages(stages, self._comm, given)
-            return
+            return map(partial(run_stages, stages, self._comm), steps)
         self._lane = self._lane or lane_of(self.device)
-        ahead = look_ahead(stages, self._comm, steps, depth=depth, lane=self._lane, device=self.device)
-        with closing(ahead):
-            yield from ahead
+        return look_ahead(stages, self._comm, steps, depth=depth, lane=self._lane, device=self.device)
 
     def close(self) -> None:
         """End an iteration under way and release the loader's own communicators; the context releases them too.

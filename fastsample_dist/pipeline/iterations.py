@@ -7,13 +7,14 @@ when Python drops it, which may be never: `it = iter(loader)` keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-Made = TypeVar("Made")
+from fastsample_dist.pipeline.lookahead import Prefetcher
 
 
-class Iterations(Generic[Made]):
+class Iterations:
     """Ends the iteration of a loader that is under way before the next one begins.
 
     Args:
@@ -22,33 +23,35 @@ class Iterations(Generic[Made]):
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._batches: Generator[Made, None, None] | None = None  # of the iteration under way
+        self._batches: Iterable[Any] | None = None  # of the iteration under way
 
     def end(self) -> None:
         """End the iteration under way, if there is one: what it makes ahead is finished, as when a loop is left."""
         batches, self._batches = self._batches, None
-        if batches is not None:
+        if isinstance(batches, Prefetcher):
             batches.close()
 
-    def run(self, epoch: int, batches: Generator[Made, None, None]) -> Iterator[Made]:
-        """The batches of an iteration, after `end`.
+    @contextmanager
+    def under_way(self, epoch: int, batches: Iterable[Any]) -> Iterator[Callable[[], None]]:
+        """In the block an iteration takes its batches, after `end`; at its exit, that of an error too, it is ended.
 
         Args:
           epoch: of the iteration.
-          batches: made by a generator that waits for its thread when it is closed.
-        Raises:
-          ValueError: another batch was asked for after a later iteration had ended this one.
+          batches: all that it takes.
+        Returns:
+          To be called before every batch but the first; it raises ValueError once a later iteration has ended this one.
         """
         self._batches = batches
+
+        def check() -> None:
+            if self._batches is not batches:
+                raise ValueError(
+                    f"this iteration of epoch {epoch} was ended by a later one of the same {self._kind}; expected one "
+                    "at a time: finish it first, or make a loader for each."
+                )
+
         try:
-            for batch in batches:
-                yield batch
-                if self._batches is not batches:
-                    raise ValueError(
-                        f"this iteration of epoch {epoch} was ended by a later one of the same {self._kind}; expected "
-                        "one at a time: finish it first, or make a loader for each."
-                    )
+            yield check
         finally:
-            batches.close()
             if self._batches is batches:
-                self._batches = None
+                self.end()

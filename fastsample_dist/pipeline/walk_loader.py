@@ -15,8 +15,7 @@ owner of the node that it has reached: two exchanges per step, 2 * length per ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -131,7 +130,7 @@ class WalkLoader:
         self._parts = own_parts(data.manifest.num_parts, data.ctx)
         self._walks_per_part = [size * walks_per_node for size in data.book.part_ranges.diff().tolist()]
         self._resumed: tuple[EpochPlan, list[Tensor]] | None = None
-        self._iterations: Iterations[WalkBatch] = Iterations("WalkLoader")
+        self._iterations = Iterations("WalkLoader")
 
     def __len__(self) -> int:
         """Steps of a whole epoch, the same on all ranks."""
@@ -170,15 +169,12 @@ class WalkLoader:
         def make(number: int) -> WalkBatch:
             return self._batch([plan.step_input(number, order) for order in orders])
 
-        yield from self._iterations.run(plan.epoch, self._batches(make, steps))
-
-    def _batches(self, make: Callable[[int], WalkBatch], steps: range) -> Generator[WalkBatch, None, None]:
-        """The batches of these steps, in order."""
-        if self.prefetch == 0:
-            yield from map(make, steps)
-            return
-        with closing(Prefetcher(make, steps, self.prefetch, self.data.ctx.comm.timeout_s)) as ahead:
-            yield from ahead
+        timeout_s = self.data.ctx.comm.timeout_s
+        batches = Prefetcher(make, steps, self.prefetch, timeout_s) if self.prefetch else map(make, steps)
+        with self._iterations.under_way(plan.epoch, batches) as check:
+            for batch in batches:
+                yield batch
+                check()
 
     def position(self, epoch: int, step: int) -> LoaderPosition:
         """Where a run stands that has used all batches before `step`: as DistLoader.position, with sample numbers for
