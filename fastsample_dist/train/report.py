@@ -36,13 +36,16 @@ REPORT_COLUMNS = 110  # of a file or a pipe
 
 
 def make_console(ctx: DistContext) -> Console:
-    """Where rank 0 prints, with a progress bar on a terminal; the other ranks' stays quiet."""
+    """Where rank 0 prints, with a progress bar on a terminal; the other ranks' stays quiet. Text is shown as it stands,
+    as by command.make_console.
+    """
     from rich.console import Console
 
     pty_of_mpirun = ctx.launcher == "openmpi"  # its ranks write to a terminal of their own, wherever the output goes
     on_terminal = ctx.rank == 0 and sys.stdout.isatty() and not pty_of_mpirun
     width = None if on_terminal else REPORT_COLUMNS
-    return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, highlight=False)
+    as_it_stands = {"highlight": False, "markup": False, "emoji": False}
+    return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, **as_it_stands)
 
 
 def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:

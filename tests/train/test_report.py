@@ -14,7 +14,7 @@ from fastsample_dist.files import check_writable, write_json
 from fastsample_dist.pipeline.roles import Roles
 from fastsample_dist.train.callbacks import EpochReport
 from fastsample_dist.train.metrics import EpochTotals
-from fastsample_dist.train.report import EpochFigures, epoch_line, epoch_table, roles_line
+from fastsample_dist.train.report import EpochFigures, epoch_line, epoch_table, make_console, roles_line
 from tests.small_disk import small_files
 
 
@@ -61,6 +61,12 @@ def test_roles_name_the_ranks_of_all_machines():
     machines = Machines(4, dict.fromkeys([(0, 2), (0, 3), (1, 2), (1, 3)], "apart"))
     line = "roles 1+1 on each of 2 machines: ranks 0, 2 train, ranks 1, 3 sample"
     assert roles_line(Roles(1, 1), machines) == line
+
+
+def test_names_are_printed_as_they_stand(capsys):
+    with DistContext(LocalCommunicator()) as ctx:
+        make_console(ctx).print("partition /data/g[/x]:100:")
+    assert capsys.readouterr().out == "partition /data/g[/x]:100:\n"
 
 
 def test_a_directory_is_no_result_file(tmp_path):
