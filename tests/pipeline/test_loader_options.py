@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastsample_dist import DistContext, DistData, DistLoader, interop
+from fastsample_dist import DistContext, DistData, DistLoader, SubgraphLoader, SubgraphSpec, WalkLoader, interop
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline.options import LoaderOptions
 from fastsample_dist.testing import run_distributed
@@ -407,3 +407,10 @@ def test_options_arrive(plain, ctx):
 def test_an_option_that_there_is_not_is_named(plain, ctx):
     with pytest.raises(TypeError, match="shufle"):
         DistLoader(DistData.load(plain.path, ctx), [2], 4, shufle=False)
+
+
+def test_what_is_no_partition_is_refused():
+    spec = SubgraphSpec("frontier", 40, 10)
+    for make in (lambda: SubgraphLoader(None, spec), lambda: DistLoader(None, [2], 4), lambda: WalkLoader(None, None)):
+        with pytest.raises(ValueError, match=r"^data is a NoneType; expected the partition that fsd.DistData.load"):
+            make()

@@ -15,7 +15,6 @@ from fastsample_dist import (
     SubgraphLoader,
     SubgraphSpec,
     Trainer,
-    WalkLoader,
 )
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.graph.datasets import RawGraph
@@ -484,12 +483,6 @@ def test_with_locality_ego_networks_of_a_split_that_a_part_lacks_are_refused(tas
             make_loader(data, spec=SubgraphSpec("ego", depth=1, fanout=2), locality="own", steps_per_epoch=None)
 
     alone(tasks[4].path, work)
-
-
-def test_what_is_no_partition_is_refused(tasks):
-    for make in (lambda: SubgraphLoader(None, SPEC), lambda: DistLoader(None, [2], 4), lambda: WalkLoader(None, None)):
-        with pytest.raises(ValueError, match=r"^data is a NoneType; expected the partition that fsd.DistData.load"):
-            make()
 
 
 @pytest.mark.gpu

@@ -109,22 +109,26 @@ def test_what_the_terminal_cannot_encode_is_escaped(directory, monkeypatch):
     assert b"NAME=\\xe9" in shown.getvalue()
 
 
-def test_an_mpirun_that_does_not_start_is_refused(capsys, directory):
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (
+            "echo libmpi.so not found >&2\nexit 127",
+            "mpirun --version ended with status 127 (libmpi.so not found); repair it, or put another one first",
+        ),
+        (
+            "echo HYDRA build details:",
+            "mpirun says 'HYDRA build details:', expected Open MPI; put Open MPI's mpirun first on PATH.",
+        ),
+    ],
+    ids=["does not start", "another kind"],
+)
+def test_an_mpirun_that_does_not_serve_is_refused(capsys, directory, script, message):
     program = directory / "mpirun"
-    program.write_text("#!/bin/sh\necho libmpi.so not found >&2\nexit 127\n")
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     status, _, err = run(capsys, "--nproc", 1, "--mpi", "--python", directory / "python", "--", "train.py")
-    assert status == 1
-    assert "mpirun --version ended with status 127 (libmpi.so not found); repair it, or put another one first" in err
-
-
-def test_an_mpirun_of_another_kind_is_refused(capsys, directory):
-    program = directory / "mpirun"
-    program.write_text("#!/bin/sh\necho HYDRA build details:\n")
-    program.chmod(0o755)
-    status, _, err = run(capsys, "--nproc", 1, "--mpi", "--python", directory / "python", "--", "train.py")
-    assert status == 1
-    assert "mpirun says 'HYDRA build details:', expected Open MPI; put Open MPI's mpirun first on PATH." in err
+    assert status == 1 and message in err
 
 
 def test_a_dry_run_prints_every_command_in_order_and_starts_none(capsys, directory):
