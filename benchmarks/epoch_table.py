@@ -1,15 +1,16 @@
-"""Seconds per epoch of this library and of DistDGL in one table, split into the parts of a training step.
+"""Seconds per epoch of this library, of DistDGL and of PyG in one table, split into the parts of a training step.
 
 Runs `examples/train_sage.py` on a generated RMAT graph for both schemes, both precisions, with and without dropout,
 under torchrun and mpirun, whose ranks read each other's rows in place, and by `fastsample-bench epoch --namespaces` on
 hosts made of network namespaces, whose ranks exchange them (root, Linux). Where --distdgl-python names an interpreter
 that has DGL 1.1.3, benchmarks/distdgl/run.py measures it on the same graph between our runs, on such hosts and with all
-trainers on one machine. One thread per process.
+trainers on one machine. With --pyg benchmarks/pyg_epoch.py measures PyTorch Geometric on the same graph, the whole of
+which every rank reads; it needs torch_geometric and pyg-lib beside this library. One thread per process.
 After the first run of a launcher and a precision comes `fastsample-bench epoch` on the same parts under the same
 launcher, for the floor: the matrix products of the epoch's own batches alone, and the gradients' all_reduce alone.
 Prints one Markdown table and writes all figures to --json.
 
-    python benchmarks/epoch_table.py --work DIR [--distdgl-python PYTHON] [--epochs 6] [--json FILE]
+    python benchmarks/epoch_table.py --work DIR [--distdgl-python PYTHON] [--pyg] [--epochs 6] [--json FILE]
 
 The first epoch of every run is a warm-up. Memory is the proportional set size (PSS) summed over the ranks (DistDGL:
 trainers and servers), sampled twice a second; the peak is reported. The launcher's own process is not in it;
@@ -38,11 +39,13 @@ from fastsample_dist.testing.supervisor import COMMAND_END_S, Supervisor, run_pr
 REPOSITORY = Path(__file__).resolve().parent.parent
 GRAPH = ["--scale", "19", "--edge-factor", "16", "--features", "100", "--classes", "47", "--train-fraction", "0.1"]
 MODEL = ["--model", "sage", "--hidden", "256", "--layers", "3", "--batch-size", "1000", "--fanouts", "15,10,5"]
-HOSTS, ONE_MACHINE, DISTDGL = "hosts", "one machine", "DistDGL 1.1.3"
-RUNS = [  # (scheme, or DISTDGL; precision; dropout; launcher, HOSTS, or ONE_MACHINE of DistDGL)
+HOSTS, ONE_MACHINE, DISTDGL, PYG = "hosts", "one machine", "DistDGL 1.1.3", "PyG"
+RUNS = [  # (scheme, DISTDGL or PYG; precision; dropout; launcher, HOSTS, ONE_MACHINE of DistDGL, or layout of PyG)
     ("hybrid", "fp32", 0.5, "torchrun"),
     ("hybrid", "fp32", 0.5, "mpirun"),
     (DISTDGL, "fp32", 0.5, ONE_MACHINE),
+    (PYG, "fp32", 0.5, "coo"),
+    (PYG, "fp32", 0.5, "csc"),
     ("hybrid", "fp32", 0.5, HOSTS),
     (DISTDGL, "fp32", 0.5, HOSTS),
     ("hybrid", "bf16", 0.5, "torchrun"),
@@ -53,6 +56,12 @@ RUNS = [  # (scheme, or DISTDGL; precision; dropout; launcher, HOSTS, or ONE_MAC
     ("hybrid", "fp32", 0.0, "torchrun"),
     (DISTDGL, "fp32", 0.0, ONE_MACHINE),
 ]
+PEERS = {  # what epochs are compared with, in columns where it was measured
+    "DistDGL on one machine": (DISTDGL, ONE_MACHINE),
+    "DistDGL on hosts": (DISTDGL, HOSTS),
+    "PyG (coo)": (PYG, "coo"),
+    "PyG (csc)": (PYG, "csc"),
+}
 COLUMNS = ("epoch", "sample", "fetch", "compute", "gradients", "other", "PSS", "floor", "all_reduce", "epoch / both")
 
 
@@ -86,16 +95,16 @@ def _pss(process: psutil.Process) -> int:
         return 0
 
 
-def prepare(work: Path, ranks: int) -> tuple[Path, Path]:
+def prepare(work: Path, num_parts: int) -> tuple[Path, Path]:
     """The graph and its partition, made on first use: (npy directory, parts directory)."""
     work.mkdir(parents=True, exist_ok=True)
-    graph, parts = work / "rmat19", work / f"parts-{ranks}"
+    graph, parts = work / "rmat19", work / f"parts-{num_parts}"
     if not graph.exists():
         generate = [sys.executable, "-m", "fastsample_dist.graph.generators", "rmat", *GRAPH, "--seed", "1"]
         run_shown([*generate, "--output", str(graph)])
     if not parts.exists():
-        cut = [sys.executable, "-m", "fastsample_dist.partition.cli", "--input", str(graph), "--num-parts", str(ranks)]
-        run_shown([*cut, "--output", str(parts)])
+        cut = [sys.executable, "-m", "fastsample_dist.partition.cli", "--input", str(graph), "--output", str(parts)]
+        run_shown([*cut, "--num-parts", str(num_parts)])
     return graph, parts
 
 
@@ -126,21 +135,40 @@ def run_ours(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs:
     command = start_command(launcher, ranks)
     command += ["examples/train_sage.py", "--data", str(parts), "--scheme", scheme, "--precision", precision, *MODEL]
     command += ["--dropout", str(dropout), "--epochs", str(epochs), "--eval-every", "0", "--threads", "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command += ["--json", str(result)]
-    with Supervisor(COMMAND_END_S) as supervisor:
-        process = supervisor.start(launcher, command, cwd=REPOSITORY, env=environment)
-        memory = PeakPss(process.pid)
-        memory.start()
-        status = supervisor.watch(math.inf)[launcher]
-        peak_bytes = memory.stop()
-    if status != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with status {status}; expected 0.")
+    peak_bytes = run_watched([*command, "--json", str(result)])
     timed = json.loads(result.read_text())["epochs"][1:]
     parts_s = {key: statistics.median(epoch[key] for epoch in timed) for key in timed[0] if key.endswith("_s")}
     seconds = statistics.median(epoch["seconds"] for epoch in timed)
     known = {name: parts_s[f"{name}_s"] for name in ("sample", "fetch", "compute", "gradients")}
     return {"epoch": seconds, **known, "other": seconds - sum(known.values()), "PSS": peak_bytes / 1e9}
+
+
+def run_watched(command: list[str]) -> int:
+    """Run what a launcher starts; the peak of its PSS in bytes.
+
+    Raises:
+      RuntimeError: it failed.
+    """
+    with Supervisor(COMMAND_END_S) as supervisor:
+        process = supervisor.start("ranks", command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        memory = PeakPss(process.pid)
+        memory.start()
+        status = supervisor.watch(math.inf)["ranks"]
+        peak_bytes = memory.stop()
+    if status != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with status {status}; expected 0.")
+    return peak_bytes
+
+
+def run_pyg(parts: Path, dropout: float, layout: str, ranks: int, epochs: int, work: Path) -> dict[str, float]:
+    """Medians of one run of benchmarks/pyg_epoch.py; its compute contains the all_reduce."""
+    result = work / f"pyg-{layout}-{dropout}.json"
+    command = [*start_command("torchrun", ranks), "benchmarks/pyg_epoch.py", "--data", str(parts), "--layout", layout]
+    command += ["--epochs", str(epochs), "--dropout", str(dropout), "--json", str(result)]
+    peak_bytes = run_watched(command)
+    found = json.loads(result.read_text())["medians"]
+    known = {name: found[name] for name in ("epoch", "sample", "fetch", "compute")}
+    return {**known, "gradients": float("nan"), "other": 0.0, "PSS": peak_bytes / 1e9}
 
 
 def run_epochs(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs: int, work: Path) -> dict[str, float]:
@@ -190,12 +218,12 @@ def run_distdgl(
 
 
 def table(rows: dict[str, dict[str, float]], cases: dict[str, tuple[str, str, float, str]]) -> str:
-    """Markdown, with the ratios to both of DistDGL's rows of the same dropout: of an epoch, of sample + fetch."""
-    places = (ONE_MACHINE, HOSTS)
-    titles = [f"{what} of DistDGL on {place} / this" for what in ("epoch", "sample + fetch") for place in places]
+    """Markdown, with the ratios to the peers' rows of the same dropout: of an epoch, of sample + fetch."""
+    peers_there = {name: peer for name, peer in PEERS.items() if any((c[0], c[3]) == peer for c in cases.values())}
+    titles = [f"{what} of {name} / this" for what in ("epoch", "sample + fetch") for name in peers_there]
     lines = ["| run | " + " | ".join([*COLUMNS, *titles]) + " |", "|---" * (len(COLUMNS) + len(titles) + 1) + "|"]
     for name, row in rows.items():
-        peers = [rows.get(title((DISTDGL, "fp32", cases[name][2], place))) for place in places]
+        peers = [rows.get(title((peer, "fp32", cases[name][2], where))) for peer, where in peers_there.values()]
         ratios = [_ratio(peer, row, parts) for parts in (("epoch",), ("sample", "fetch")) for peer in peers]
         lines.append(f"| {name} | " + " | ".join([*(_shown(row, key) for key in COLUMNS), *ratios]) + " |")
     return "\n".join(lines)
@@ -233,6 +261,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="epoch_table.py", description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="directory for the graph, partitions and results")
     parser.add_argument("--distdgl-python", help="interpreter that has dgl 1.1.3 (see benchmarks/distdgl/README.md)")
+    parser.add_argument("--pyg", action="store_true", help="measure torch_geometric with pyg-lib, installed here, too")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=6, help="the first one is a warm-up")
     parser.add_argument(
@@ -254,6 +283,10 @@ def measure(arguments: argparse.Namespace) -> tuple[int, dict]:
             if not arguments.distdgl_python:
                 continue
             row = run_distdgl(arguments.distdgl_python, graph, dropout, launcher, ranks, epochs, work)
+        elif scheme == PYG:
+            if not arguments.pyg:
+                continue
+            row = run_pyg(prepare(work, 1)[1], dropout, launcher, ranks, epochs, work)
         elif launcher == HOSTS:
             row = run_epochs(parts, case, ranks, epochs, work)
         else:

@@ -1,0 +1,147 @@
+"""Seconds per epoch of PyTorch Geometric, as its users train on a graph that one machine holds.
+
+    torchrun --nproc-per-node 2 benchmarks/pyg_epoch.py --data parts-1 [--layout coo|csc] [--epochs 6] [--json FILE]
+
+Every rank takes its share of the training nodes, samples by NeighborLoader (pyg-lib, or torch_sparse), gathers
+features and trains torch_geometric's GraphSAGE under DistributedDataParallel; layers are trimmed to what the seeds
+still need, as PyG recommends. `parts-1` is a partition into one part: its files are mapped, so that the ranks share one
+copy of the features. NeighborLoader draws for a node once, at the hop that first reaches it, so its batches have fewer
+edges than message flow graphs of the same fanouts; they are counted. "coo" gives the model the loader's edges, whose
+messages are written and then summed; "csc" marks them as sorted by destination (EdgeIndex): PyG multiplies sparse
+matrices then.
+
+Times: sample (the loader's next batch), fetch (its features and labels), compute (forward, backward with the
+all_reduce, optimizer); medians of the epochs after the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fastsample_dist.bench.conditions import conditions
+from fastsample_dist.command import Parser, add_json, run_command
+from fastsample_dist.device.allocator import reuse_freed_memory
+from fastsample_dist.graph import storage
+from fastsample_dist.interop import pyg
+
+LAYOUTS = ("coo", "csc")
+PARTS = ("sample", "fetch", "compute")
+
+
+def edges_of(batch: Any, layout: str) -> Tensor:
+    """The batch's edges as the model is to read them."""
+    if layout == "coo":
+        return batch.edge_index
+    from torch_geometric import EdgeIndex
+
+    return EdgeIndex(batch.edge_index, sparse_size=(batch.num_nodes, batch.num_nodes), sort_order="col")
+
+
+class Rank:
+    """One process's share of the training.
+
+    Args:
+      args: of the command line.
+      rank, world_size: this process, and how many there are.
+    """
+
+    def __init__(self, args: argparse.Namespace, rank: int, world_size: int) -> None:
+        manifest = storage.read_manifest(args.data)
+        if manifest.num_parts != 1:
+            raise ValueError(
+                f"{args.data} has {manifest.num_parts} parts; expected 1: PyG's ranks hold the whole graph."
+            )
+        part = storage.load_part(args.data, manifest, 0)
+        self.layout, self.features, self.labels = args.layout, part.features, part.labels
+        seeds = part.splits["train"]
+        fewest = seeds.numel() // world_size  # of any rank: all make as many steps
+        self.steps = -(-fewest // args.batch_size)
+        order = torch.randperm(seeds.numel(), generator=torch.Generator().manual_seed(args.seed))
+        own = seeds[order][rank::world_size]
+        self.loader = pyg.neighbor_loader(
+            storage.load_topology(args.data, manifest), own, fanouts=args.fanouts, batch_size=args.batch_size, workers=0
+        )
+        torch.manual_seed(args.seed)
+        classes = int(part.labels.max()) + 1
+        model = pyg.graph_sage(self.features.shape[1], args.hidden, classes, len(args.fanouts), args.dropout)
+        self.model = nn.parallel.DistributedDataParallel(model) if world_size > 1 else model
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.006)
+
+    def run_epoch(self) -> dict[str, float]:
+        """Train on the rank's batches; seconds of the epoch and of its parts, sizes of the batches, the last loss."""
+        found = dict.fromkeys((*PARTS, "edges", "inputs"), 0)
+        begin_s = last_s = time.perf_counter()
+
+        def lap(name: str) -> None:
+            nonlocal last_s
+            now_s = time.perf_counter()
+            found[name] += now_s - last_s
+            last_s = now_s
+
+        for batch in islice(self.loader, self.steps):
+            lap("sample")
+            features, labels = self.features[batch.n_id], self.labels[batch.n_id[: batch.batch_size]]
+            lap("fetch")
+            scores = self.model(
+                features, edges_of(batch, self.layout), num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+                num_sampled_edges_per_hop=batch.num_sampled_edges,
+            )  # fmt: skip
+            loss = nn.functional.cross_entropy(scores[: batch.batch_size], labels)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            lap("compute")
+            found["edges"] += batch.edge_index.shape[1]
+            found["inputs"] += batch.num_nodes
+        return {"epoch": last_s - begin_s, **found, "loss": loss.item()}
+
+
+def measure(args: argparse.Namespace) -> tuple[int, dict]:
+    """Train, print the medians of rank 0; returns (exit status, figures for --json)."""
+    torch.set_num_threads(args.threads)
+    reuse_freed_memory()
+    rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    if world_size > 1:
+        dist.init_process_group("gloo")
+    known, own = conditions(args.threads), Rank(args, rank, world_size)
+    epochs = [own.run_epoch() for _ in range(args.epochs)]
+    if world_size > 1:
+        dist.destroy_process_group()
+    medians = {name: statistics.median(epoch[name] for epoch in epochs[1:]) for name in epochs[0]}
+    if rank != 0:
+        args.json = None  # rank 0 writes it
+    else:
+        shown = ", ".join(f"{name} {medians[name]:.3f} s" for name in ("epoch", *PARTS))
+        print(f"PyG, {args.layout}: {shown}; {medians['edges']:,.0f} edges, {medians['inputs']:,.0f} input nodes")
+    return 0, {"conditions": known, "epochs": epochs, "medians": medians}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Command line."""
+    parser = Parser(prog="pyg_epoch.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="partition into one part")
+    parser.add_argument("--layout", choices=LAYOUTS, default="coo")
+    parser.add_argument("--fanouts", type=lambda text: [int(n) for n in text.split(",")], default=[15, 10, 5])
+    parser.add_argument("--batch-size", type=int, default=1000, help="seeds per rank and step")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--epochs", type=int, default=6, help="the first one is a warm-up")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    add_json(parser, "write all figures here")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(make_parser(), measure, None))

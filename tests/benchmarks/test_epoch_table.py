@@ -1,0 +1,94 @@
+"""The table of epochs beside its peers, and PyG's side of it where there is no sampler of PyG's to install."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.interop import pyg
+from fastsample_dist.sampling.neighbor import NeighborSampler
+from tests.train.task import make_task
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+epoch_table, pyg_epoch = load("epoch_table"), load("pyg_epoch")
+
+
+def shown(*cases):
+    rows = {
+        epoch_table.title(case): {"epoch": 2.0 + number, "sample": 1.0, "fetch": 1.0 + number}
+        for number, case in enumerate(cases)
+    }
+    return epoch_table.table(rows, dict(zip(rows, cases, strict=True))).splitlines()
+
+
+OURS, PYG = ("hybrid", "fp32", 0.5, "torchrun"), ("PyG", "fp32", 0.5, "coo")
+
+
+def test_epochs_are_compared_with_the_peers_that_were_measured():
+    head, _, ours, peer = shown(OURS, PYG)
+    assert head.endswith("| epoch of PyG (coo) / this | sample + fetch of PyG (coo) / this |") and "DistDGL" not in head
+    assert ours.endswith("| 1.50x | 1.50x |") and peer.endswith("| 1.00x | 1.00x |")
+    head, _, ours, _ = shown(OURS, ("DistDGL 1.1.3", "fp32", 0.0, "one machine"))
+    assert "epoch of DistDGL on one machine / this" in head and ours.endswith("| - | - |")  # another dropout
+
+
+def parts_of(tmp_path, num_parts):
+    return make_task(tmp_path, num_parts, dtype="float32").path
+
+
+@pytest.fixture
+def own_sampler(monkeypatch):
+    """Batches of PyG's law drawn by this library: pyg-lib, which draws PyG's own, is on no package registry."""
+    pytest.importorskip("torch_geometric")
+
+    def neighbor_loader(graph: CSCGraph, seeds, *, fanouts, batch_size, workers):
+        sampler = NeighborSampler(graph, fanouts, rng_seed=1)
+        return [pyg.to_data(sampler.sample(own, step=0)) for own in seeds.split(batch_size)]
+
+    monkeypatch.setattr(pyg, "neighbor_loader", neighbor_loader)
+
+
+def arguments(path, *options):
+    given = ["--data", str(path), "--fanouts", "3,3", "--batch-size", "8", "--hidden", "8", "--dropout", "0"]
+    return pyg_epoch.make_parser().parse_args([*given, *options])
+
+
+def test_both_layouts_train_alike(tmp_path, own_sampler):
+    path, losses = parts_of(tmp_path, 1), []
+    for layout in pyg_epoch.LAYOUTS:
+        own = pyg_epoch.Rank(arguments(path, "--layout", layout), 0, 1)
+        epochs = [own.run_epoch() for _ in range(3)]
+        assert epochs[0]["epoch"] >= sum(epochs[0][part] for part in pyg_epoch.PARTS) * 0.99
+        assert epochs[0]["edges"] > 0 and epochs[0]["inputs"] > 0
+        losses.append(torch.tensor([epoch["loss"] for epoch in epochs]))
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+    assert losses[0][2] < losses[0][0]
+
+
+def test_ranks_make_as_many_steps_as_each_other(tmp_path, own_sampler):
+    path = parts_of(tmp_path, 1)
+    ranks = [pyg_epoch.Rank(arguments(path, "--batch-size", "1"), rank, 7) for rank in (0, 6)]
+    counts = [[len(list(rank.loader)), rank.steps] for rank in ranks]
+    assert counts[0][0] > counts[1][0] == counts[0][1] == counts[1][1]
+
+
+@pytest.mark.parametrize(("num_parts", "message"), [(2, "has 2 parts; expected 1"), (1, "pyg_lib or torch_sparse")])
+def test_what_cannot_be_measured_is_refused(tmp_path, num_parts, message):
+    typing = pytest.importorskip("torch_geometric.typing")
+    if num_parts == 1 and (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
+        pytest.skip("a sampler of PyG's is installed")
+    with pytest.raises((ValueError, ImportError), match=message):
+        pyg_epoch.Rank(arguments(parts_of(tmp_path, num_parts)), 0, 1)
