@@ -91,7 +91,7 @@ class CapturedSampler:
       max_bytes: most device memory that the recorded batch may take.
       recorder: None records a CUDA graph.
     Raises:
-      ValueError: the batch's bounds need more than max_bytes.
+      ValueError: num_seeds out of range; the batch's bounds need more than max_bytes.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class CapturedSampler:
         max_bytes: int = 4 << 30,
         recorder: Recorder | None = None,
     ) -> None:
+        num_seeds = checks.whole("num_seeds", num_seeds, 0)
         self.graph, self.spec, self.num_seeds = graph, spec, num_seeds
         needed = graph.batch_bytes(num_seeds, spec)
         checks.require(
@@ -141,8 +142,7 @@ class CapturedSampler:
                 f"seeds has {seeds.numel()} entries, but {self.num_seeds} were recorded; sample other sizes without "
                 "recording."
             )
-        if step < 0:
-            raise ValueError(f"step is {step}; expected 0 or more.")
+        step = checks.whole("step", step, 0, checks.LARGEST)
         recorded, replay = self._batch, self._replay
         stream, memory = cuda.current_stream(self.graph.device), torch.empty_like(recorded.memory)
         # The replay before has read its own: its batch has been waited for.

@@ -135,6 +135,21 @@ def test_another_number_of_seeds_is_refused(cuda_device):
         captured.sample(cuda_device.put(torch.arange(3).int()))
 
 
+@pytest.mark.parametrize("step", [-1, 2**63, 2**64 + 3, True, 1.5, "3"])
+def test_a_step_out_of_range_is_refused_as_by_the_graph(cuda_device, step):
+    _, captured = make(cuda_device)
+    seeds = cuda_device.put(torch.arange(9).int())
+    for sample in (captured.sample, lambda seeds, step: captured.graph.sample(seeds, SPEC, step)):
+        with pytest.raises(ValueError, match=r"step is .*; expected an integer from 0 to 2\*\*63 - 1\."):
+            sample(seeds, step)
+
+
+@pytest.mark.parametrize("num_seeds", [-1, 1.5, True])
+def test_a_number_of_seeds_that_is_none_is_refused(cuda_device, num_seeds):
+    with pytest.raises(ValueError, match=f"num_seeds is {num_seeds}; expected an integer >= 0."):
+        make(cuda_device, num_seeds)
+
+
 def test_a_batch_that_may_grow_too_large_is_refused(cuda_device):
     with pytest.raises(ValueError, match="a batch of 9 seeds may take .* but max_bytes is 1000"):
         make(cuda_device, max_bytes=1000)
