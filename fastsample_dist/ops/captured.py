@@ -8,6 +8,7 @@ Replaying saves the launches of a batch, which is most of the time of a small on
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from ctypes import sizeof
 from typing import Protocol
@@ -23,6 +24,7 @@ from fastsample_dist.ops.sample_spec import SampleSpec
 from fastsample_dist.ops.sampling_graph import SampledHops
 
 WARM_UPS = 2  # runs before recording, so that modules are loaded
+_RECORDING = threading.Lock()  # torch's captures begin by a wait for the device, which would break another's
 
 
 class Recorder(Protocol):
@@ -54,7 +56,8 @@ class CudaGraphRecorder:
         self._device, self._graph, self._stream = device, torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
 
     def record(self, enqueue: Callable[[], object]) -> None:
-        """See Recorder. Other threads may use the GPU meanwhile.
+        """See Recorder. Other threads may enqueue work on the GPU and allocate memory meanwhile, and record when it is
+        done. They may neither wait for the whole device nor draw torch's random numbers on it.
 
         The stream is one of this device: without it torch.cuda.graph takes one of the device of its first recording.
         """
@@ -65,7 +68,7 @@ class CudaGraphRecorder:
                 enqueue()
         torch.cuda.current_stream(self._device).wait_stream(side)
         own_thread = {"stream": side, "capture_error_mode": "thread_local"}
-        with torch.cuda.device(self._device), torch.cuda.graph(self._graph, **own_thread):
+        with _RECORDING, torch.cuda.device(self._device), torch.cuda.graph(self._graph, **own_thread):
             enqueue()
 
     def replay(self) -> None:

@@ -1,6 +1,8 @@
 """CapturedSampler: what a replay writes is the batch of its own seeds and step."""
 
-from contextlib import nullcontext
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from types import SimpleNamespace
 
@@ -79,19 +81,41 @@ def test_an_interrupt_leaves_nothing_in_flight(emulated_device, monkeypatch):
     assert same(on_cpu(captured.sample(seeds, STEP)), cpu.sample(seeds, SPEC, STEP))
 
 
-def test_work_is_recorded_on_a_stream_of_its_device_and_other_threads_are_left_alone(monkeypatch):
-    given = {}
-
+def stand_in_for_torch_cuda(monkeypatch, graph):
     def stream_of(device):
         return SimpleNamespace(device=device, wait_stream=lambda other: None)
+
+    for name, stands_in in (("Stream", stream_of), ("current_stream", stream_of), ("CUDAGraph", object),
+                            ("stream", nullcontext), ("device", nullcontext), ("graph", graph)):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stands_in)
+
+
+def test_one_thread_records_at_a_time(monkeypatch):
+    """torch.cuda.graph waits for the device first, which is an error while another thread's stream is captured."""
+    recording, most = [], []
+
+    @contextmanager
+    def graph(recorded, **options):
+        recording.append(recorded)
+        most.append(len(recording))
+        time.sleep(0.05)
+        yield
+        recording.pop()
+
+    stand_in_for_torch_cuda(monkeypatch, graph)
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda _: CudaGraphRecorder(torch.device("cuda", 0)).record(lambda: None), range(3)))
+    assert most == [1] * 3
+
+
+def test_work_is_recorded_on_a_stream_of_its_device_and_other_threads_are_left_alone(monkeypatch):
+    given = {}
 
     def graph(recorded, **options):
         given.update(options)
         return nullcontext()
 
-    for name, stands_in in (("Stream", stream_of), ("current_stream", stream_of), ("CUDAGraph", object),
-                            ("stream", nullcontext), ("device", nullcontext), ("graph", graph)):  # fmt: skip
-        monkeypatch.setattr(torch.cuda, name, stands_in)
+    stand_in_for_torch_cuda(monkeypatch, graph)
     second = torch.device("cuda", 1)
     CudaGraphRecorder(second).record(lambda: None)
     assert given["stream"].device == second and given["capture_error_mode"] == "thread_local"
