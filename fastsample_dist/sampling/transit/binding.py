@@ -151,6 +151,11 @@ class Plan:
                     f"{name}.sample_size({step}) is transit.ALL; that is for the last step of an individual "
                     "application with a number of steps and without unique: widths differ, so no step can follow."
                 )
+            if self._bound.layout.state and transits > 0:
+                raise ValueError(
+                    f"{name} has state and takes all neighbours at step {step}; expected one pick per sample at most, "
+                    "because the order of picks would matter; keep no state."
+                )
             return StepShape(transits, size, 0, unique)
         as_count(f"{name}.sample_size({step})", size)
         picks = size if collective else transits * size

@@ -69,6 +69,7 @@ REFUSED = [
     (made(picks=2**30), "expected fewer than 2^31"),
     (made(picks=2**26, num_steps=1, distinct=True), "attempts of unique picks included"),
     (made(Counting, picks=2), "has state and makes 2 picks per sample at step 0"),
+    (made(Counting, picks=transit.ALL, num_steps=1), "has state and takes all neighbours at step 0; expected one pick"),
     (made(num_transits=lambda self, step, num_roots: 3), "is 3 but the step before leaves 1; define step_transits"),
 ]
 
