@@ -31,7 +31,7 @@ class ForkedPython:
       line: a script's path, "-m" and a module, or "-c" and code, then its arguments.
       environ: its whole environment.
       outputs: files that take its standard output and error.
-      inside: the namespaces that it enters, as files of /proc/PID/ns.
+      namespaces: those that it enters, as files of /proc/PID/ns.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ TIMEOUT_S = 3.0
 
 
 @pytest.fixture(params=["store", "file"])
-def boards(request, tmp_path):
+def boards(request):
     """One board per rank of three ranks."""
     if request.param == "store":
         store = dist.HashStore()

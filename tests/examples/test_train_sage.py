@@ -215,7 +215,7 @@ def test_cuda_without_gpus_is_refused_in_one_line(parts, launcher):
 
 
 @pytest.fixture
-def main(monkeypatch):
+def main():
     """The script's main(); what it sets for its process is set back."""
     module = load_script()
     threads = torch.get_num_threads()

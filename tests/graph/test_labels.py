@@ -72,7 +72,7 @@ def test_minus_one_is_a_value_where_the_task_is_regression(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "stated"), [("regression", None), (None, "regression"), ("regression", "regression")]
 )
-def test_a_single_column_of_fractions_with_a_task(tmp_path, caplog, asked, stated):
+def test_a_single_column_of_fractions_with_a_task(tmp_path, asked, stated):
     raw = read(tmp_path, FRACTIONS, asked, stated=stated)
     assert (raw.task, targets_of(raw)) == ("regression", [[0.5], [-1.0], [2.25], [None], [7.0]])
 

@@ -91,7 +91,7 @@ def test_all_clusters_are_one_subgraph(clusters):
     assert [sorted(nodes) for nodes in found] == [list(range(60))] * 2 and found[0] != found[1]
 
 
-def test_an_epoch_has_every_root_once(clusters):
+def test_an_epoch_has_every_root_once():
     rule, roots = EGOS["ego"], torch.tensor([7, 3, 50, 11])
     first_nodes = [nodes[0] for nodes in as_lists(ego_nodes(random_csc(), rule, roots, 0, 8))]
     assert sorted(first_nodes[:4]) == sorted(first_nodes[4:]) == [3, 7, 11, 50]

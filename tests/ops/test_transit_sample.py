@@ -122,7 +122,6 @@ def some_of_all(s, transit, rows, draw):
     return row[draw.turn % len(row)] if row and draw.below(3) else NULL
 
 
-WIDE = (10**6,) * 2
 BUILT_IN = {
     "uniform": walk(NextKind.UNIFORM, oracle.uniform),
     "weighted": walk(NextKind.WEIGHTED, oracle.weighted),

@@ -237,7 +237,7 @@ def test_two_ranks_make_the_batches_of_four(two, runs):
     assert of_all(two, "resumed") == of_all(runs, "resumed plain")
 
 
-def test_a_sampler_that_trains_changes_no_batch(two, runs):
+def test_a_sampler_that_trains_changes_no_batch(two):
     assert of_all(two, "switching") == of_all(two, "1+1")
     trainer, sampler = (rank["tally"] for rank in two)
     assert (trainer.sampled, trainer.stood_by, trainer.sample_s) == (0, 0, 0.0)
@@ -253,6 +253,6 @@ def test_a_trace_shows_who_sampled_and_who_switched(two):
     assert len(standing_by) == two[1]["tally"].stood_by and {0, 1} <= set(standing_by)
 
 
-def test_rows_are_counted_by_the_rank_that_fetched_them(two, runs):
+def test_rows_are_counted_by_the_rank_that_fetched_them(two):
     inputs = sum(batch["input_nodes"][1][0] for batch in of_all(two, "switching").values())
     assert sum(rank["rows"][0] for rank in two) == inputs and all(rank["rows"][1] > 0 for rank in two)

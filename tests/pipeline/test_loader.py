@@ -232,7 +232,7 @@ def test_a_damaged_file_of_one_part_is_refused_by_name_on_all_ranks(tmp_path, da
     assert errors[0] == errors[1] and words in errors[0] and "part-1" in errors[0]
 
 
-def test_an_altered_topology_is_refused_by_name(drawn, tmp_path, ctx):
+def test_an_altered_topology_is_refused_by_name(tmp_path, ctx):
     copy = draw_partition(tmp_path, 1)
     file = copy.path / "topology" / "indices.npy"
     file.write_bytes(file.read_bytes()[:-4] + b"\x01\x00\x00\x00")

@@ -19,7 +19,7 @@ from fastsample_dist.testing import run_distributed
 from tests.grids import grid
 from tests.parts import draw_partition
 
-FANOUTS, BATCH, STEPS = [3, 2], 10, 11  # steps of an epoch
+FANOUTS, BATCH = [3, 2], 10
 
 
 @pytest.fixture(scope="module")

@@ -333,7 +333,7 @@ def test_a_step_is_two_payload_exchanges_and_one_count(two):
         assert stats["feature_ids"]["bytes_sent"] == rows.exchanged * 4
 
 
-def test_every_row_is_asked_for_once(tasks, two):
+def test_every_row_is_asked_for_once(two):
     """Two subgraphs of a rank's batch share nodes."""
     nodes = [node for found in two for _, _, batch in found["batches"]["paired"] for node, *_ in batch]
     distinct = [node for found in two for _, _, batch in found["batches"]["paired"] for node in {n for n, *_ in batch}]

@@ -156,7 +156,7 @@ def test_every_line_of_a_rank_carries_its_number_and_a_progress_bar_its_last_sta
     assert (out, err) == (b"[12] a\n[12] \n[12] b\n[12] 3%\n[12] end\n", b"[12] c\n")
 
 
-def test_nothing_is_lost_when_a_reader_pauses_longer_than_a_rank_lives(start, monkeypatch):
+def test_nothing_is_lost_when_a_reader_pauses_longer_than_a_rank_lives(start):
     process = start("rank", "import sys; print('x' * 99999); print('last')", env={"RANK": "0"})
     process.stdout.read(1)
     wait_until(lambda: not children(process.pid), "the rank's end")

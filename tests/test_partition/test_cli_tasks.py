@@ -6,15 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fastsample_dist.partition.write.repartition
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.write.build import PartitionOptions, build_partition
 from tests.forked import run_code
 from tests.test_partition.damage import entry, rewrite
 from tests.test_partition.inputs import draw_raw
-
-REPOSITORY = Path(fastsample_dist.partition.write.repartition.__file__).parents[3]
 
 
 @pytest.fixture

@@ -356,7 +356,7 @@ def test_a_method_whose_package_is_missing_is_refused_unread(tmp_path, capsys, u
     assert f"method {method} needs" in line and "pip install" in line
 
 
-def test_an_estimate_refuses_nothing_that_fits(tmp_path, capsys):
+def test_an_estimate_refuses_nothing_that_fits(tmp_path):
     """Few sampled lines: the estimated nodes are half as many again as there are."""
     (tmp_path / "edges.txt").write_text("0 2\n")
     assert cli.main([str(item) for item in arguments(tmp_path / "edges.txt", tmp_path / "parts")]) == 0

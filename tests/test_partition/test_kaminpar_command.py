@@ -120,7 +120,7 @@ def test_graph_that_is_too_large_compressed_is_refused_before_edges_are_sorted(a
     assert line.count("\n") == 1 and list(outputs.iterdir()) == []
 
 
-def test_another_cut_starts_with_a_new_file(argv, outputs, tmp_path, play, capsys):
+def test_another_cut_starts_with_a_new_file(argv, outputs, play, capsys):
     play("os._exit(1)")
     assert main([*argv, "--on-disk"]) == 1
     line = capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_refused_in_one_line(options, message, tmp_path, ca
     assert [path.name for path in tmp_path.iterdir()] == ["graph"]
 
 
-def test_order_that_is_not_known_is_refused_in_python(tmp_path):
+def test_order_that_is_not_known_is_refused_in_python():
     with pytest.raises(ValueError, match="order is 'dfs'; expected 'given' or 'bfs'"):
         PartitionOptions(num_parts=2, method="ldg", order="dfs")
 

@@ -201,7 +201,7 @@ def test_the_option_and_the_report(graph, tmp_path, capsys):
     assert main(["--check", str(tmp_path / "parts")]) == 0
 
 
-def test_a_plan_counts_them(graph, tmp_path, capsys):
+def test_a_plan_counts_them(graph, tmp_path):
     plans = {}
     for task in ("regression", "classification"):
         file = tmp_path / f"{task}.json"

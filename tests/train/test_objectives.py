@@ -217,7 +217,7 @@ def confident(outputs, labels):
     return outputs.softmax(dim=1).amax(dim=1) > 0.5
 
 
-def assert_ranks_equal_one_process(tmp_path, one, two, *args):
+def assert_ranks_equal_one_process(one, two, *args):
     with DistContext(LocalCommunicator()) as ctx:
         losses, found, parameters = trained(ctx, one, *args[:2], 1000, *args[2:])
     for other in run_distributed(2, trained, args=(two, *args[:2], 1000, *args[2:])):
@@ -232,14 +232,14 @@ def test_ranks_train_a_loss_of_ones_own_as_one_process_does(tmp_path):
     for parts in (1, 2):
         (tmp_path / str(parts)).mkdir()
         paths.append(make_task(tmp_path / str(parts), parts).path)
-    losses, found = assert_ranks_equal_one_process(tmp_path, *paths, errors_of, {"sure": confident})
+    losses, found = assert_ranks_equal_one_process(*paths, errors_of, {"sure": confident})
     assert losses[-1] < losses[0] and found.keys() == {"sure"}
 
 
 @pytest.mark.parametrize("kind", ["multilabel", "regression"])
 def test_ranks_train_other_labels_as_one_process_does(tmp_path, kind):
     paths = [make_targets(tmp_path, parts, kind) for parts in (1, 2)]
-    losses, found = assert_ranks_equal_one_process(tmp_path, *paths, None, None, 2)
+    losses, found = assert_ranks_equal_one_process(*paths, None, None, 2)
     assert losses[-1] < losses[0] and isinstance(found, float)
 
 

@@ -120,7 +120,7 @@ def test_gpus_that_are_not_there_are_refused(capsys):
     )
 
 
-def test_one_rank_has_no_roles(tmp_path, capsys):
+def test_one_rank_has_no_roles(capsys):
     status, printed = run(capsys, "--ranks", "1,2")
     assert status == 1 and "--ranks is 1,2; roles need 2 ranks or more." in printed.err
 

@@ -73,7 +73,7 @@ def test_every_walk_is_verified_and_measured(graph_path, thunderrw, tmp_path, ca
     assert weighted["steps"] == 60 * 6  # no dead ends: the graph is symmetric
 
 
-def test_thunderrw_gets_the_same_work_on_ordinary_and_on_huge_pages(graph_path, thunderrw, capsys):
+def test_thunderrw_gets_the_same_work_on_ordinary_and_on_huge_pages(graph_path, thunderrw):
     words = ("--graph", str(graph_path), *SMALL, "--trials", "1", "--threads", "2")
     assert run(*words, "--app", "ppr", "--app", "node2vec", "--baseline", f"thunderrw={thunderrw}") == 0
     calls = (thunderrw / "calls").read_text().splitlines()

@@ -189,7 +189,7 @@ def test_an_id_that_is_no_node_is_reported_as_by_the_cpu(device, on_cpu, app, ba
     indices[::4] = bad
     graph, lines = fsd.CSCGraph(graph.indptr, indices), []
     for sample in (
-        fsd.TransitSampler(graph, app, rng_seed=3, device=device).sample,
+        fsd.TransitSampler(graph, app, rng_seed=3, device=device, schedule=schedule).sample,
         lambda roots: on_cpu(graph, app, roots),
     ):
         with pytest.raises(RuntimeError) as raised:
