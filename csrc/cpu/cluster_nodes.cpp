@@ -8,7 +8,6 @@
 // Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007 (label propagation); Meyerhenke, Sanders and Schulz, SEA 2014
 // (with a bound, for partitioning); FS_JOIN_ALIKE: two-hop clustering (Gottesbueren et al., "Deep multilevel graph
 // partitioning", ESA 2021).
-#include <algorithm>
 #include <vector>
 
 #include "label_sums.h"

@@ -94,7 +94,7 @@ class EdgeRecorder {
   void add_rows(const RecordRequest<Id>& request, const Before& before, int64_t num_dst);
   int64_t local_of(int32_t number);
   void weigh_row(const RecordRequest<Id>& request, Id row, size_t first, size_t last);
-  double weight_of(const RecordRequest<Id>& request, Id row, int32_t member, int64_t edge) const;
+  double weight_of(const RecordRequest<Id>& request, Id row, int32_t number, int64_t edge) const;
   uint8_t& marked(Id node) {
     return marks_[static_cast<size_t>(static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15ull >> (64 - kLog2Marks))];
   }

@@ -5,8 +5,6 @@
 // destinations; the nodes known after a hop are the destinations of the next.
 #include <string.h>
 
-#include <algorithm>
-
 #include "batch_seeds.h"
 #include "collective_sample.h"
 #include "induced_rows.h"

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "buffer.h"
-#include "hop_spec.h"
 #include "node_lookup.h"
+#include "status.h"
 #include "table_memory.h"
 #include "uniform_rows.h"
 

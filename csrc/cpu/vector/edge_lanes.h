@@ -80,11 +80,6 @@ struct EdgeLanes<int64_t> {
   static FS_INLINE void store_positions(int64_t* out, uint32_t kept, int64_t begin) {
     store_packed(out, kept, _mm512_add_epi64(_mm512_set1_epi64(begin), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0)));
   }
-  static FS_INLINE void translate(int64_t* ids, int64_t count, const int32_t* locals) {
-    const Vector known = load(ids, count);
-    const __m256i found = _mm512_mask_i64gather_epi32(_mm256_setzero_si256(), first(count), known, locals, 4);
-    _mm512_mask_storeu_epi64(ids, first(count), _mm512_cvtepi32_epi64(found));
-  }
 };
 
 #else
