@@ -50,7 +50,6 @@ class CudaClock(Clock):
     _POLL_S = 5e-5  # waits poll: one inside CUDA would delay Ctrl-C while another rank is gone
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
         self._timer = EventTimer(device)
 
     def mark(self) -> torch.cuda.Event:

@@ -8,7 +8,6 @@ broken    needed and not working; the advice says what to do
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import importlib.util
 import os

@@ -2,7 +2,7 @@
 
 Semi-external: some words per node are in memory and the rows of the adjacency are read front to back, a few times.
 
-    clusters    streamed label propagation makes clusters, each at most a CLUSTER_SHARE of a part (clusters.py)
+    clusters    streamed label propagation makes clusters, a full part having CLUSTERS_PER_PART or more (clusters.py)
     model       the graph between them, in memory: at most `buffer` bytes. Where its pairs do not fit, the lightest are
                 left out, its clusters are clustered in memory, and the links between the larger ones are read again.
     cut         clusters of clusters until METIS can hold the model; METIS cuts it, every constraint balanced

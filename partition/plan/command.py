@@ -164,13 +164,13 @@ def _memory_lines(training: Mapping[str, Any], show: Any) -> Iterator[str]:
     for scheme, entry in training["schemes"].items():
         memory = entry["memory"]
         columns = "".join(f"{show(memory[key]):>12}" for key in ("topology", "rows", "batch", "total"))
-        yield f"  {scheme:<8}{show(memory['program']):>11}{columns}{_verdict(training, entry, show)}"
+        yield f"  {scheme:<8}{show(memory['program']):>11}{columns}{_verdict(training, entry)}"
     if training["hosts_memory"] is not None:
         fitting = [scheme for scheme, entry in training["schemes"].items() if entry["fits"]]
         yield f"  fits into machines of {show(training['hosts_memory'])}: {' and '.join(fitting) or 'neither scheme'}"
 
 
-def _verdict(training: Mapping[str, Any], entry: Mapping[str, Any], show: Any) -> str:
+def _verdict(training: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     if training["hosts_memory"] is None:
         return ""
     least = entry["least_machines"]

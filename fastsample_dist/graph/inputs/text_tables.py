@@ -97,8 +97,8 @@ def announce(files: Sequence[Path], options: ReadOptions) -> None:
         options.on_total(total)
 
 
-def read_lines(file: Path, delimiter: str = ",") -> list[list[str]]:
-    """Fields of every line of a small text file; empty lines are left out.
+def read_lines(file: Path) -> list[list[str]]:
+    """Fields, between commas, of every line of a small text file; empty lines are left out.
 
     Raises:
       ValueError: the file is missing or is not a sound gzip file.
@@ -107,7 +107,7 @@ def read_lines(file: Path, delimiter: str = ",") -> list[list[str]]:
         raise ValueError(f"{file} is missing; expected a text file there.")
     with Lines(file, lambda count: None) as lines:
         text = b"".join(lines.blocks()).decode("utf-8", errors="replace")
-    return [[field.strip() for field in line.split(delimiter)] for line in text.splitlines() if line.strip()]
+    return [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
 
 
 def _parse(lines: Lines, block: bytes, expected: tuple[type[np.number], str, int | None]) -> np.ndarray:
