@@ -205,7 +205,7 @@ class TorchCommunicator(Communicator):
         abort = getattr(self.process_group, "abort", None)
         if abort is not None:
             abort()
-            dist.destroy_process_group(self.process_group)
+        dist.destroy_process_group(self.process_group)
         self.process_group = None
 
     def _keep_works(self) -> None:
