@@ -127,7 +127,8 @@ class FastGCN(_LayerWise):
     Args:
       sizes: nodes drawn per layer, from the seeds outwards; one per model layer.
       replace: draw them with replacement, as the paper does; otherwise one by one from those that are left, as the
-        authors' variant for mixed layers, with the same coefficients.
+        authors' variant for mixed layers, with the same coefficients, whose sums are then biased. A pick whose
+        max_attempts (64) draws are all of nodes that are taken stays NULL: sizes near the number of nodes give fewer.
       weighted: None: entries of A are the edge weights if the graph has some; True: it must; False: ones.
     Source: Chen et al., "FastGCN", ICLR'18, sections 3.1 and 3.2, algorithm 2. Tables: 36 bytes per node.
     """

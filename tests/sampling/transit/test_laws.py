@@ -15,6 +15,7 @@ from fastsample_dist.ops import reference
 from fastsample_dist.sampling import transit
 from fastsample_dist.sampling.transit import layers, plain
 from fastsample_dist.sampling.transit.laws import row_shares
+from fastsample_dist.sampling.transit.sampler import TransitSampler
 from fastsample_dist.testing import conformance_graph
 from fastsample_dist.testing.app_laws import weigh_roots, weigh_samples
 from fastsample_dist.testing.statistics import Evidence, pearson_p, tail_bound
@@ -213,6 +214,40 @@ def test_distinct_picks_are_drawn_one_after_the_other():
         law = {(a, b): shares[a] * shares[b] / (1 - shares[a]) for a, b in product(shares, shares) if a != b}
         seen = counted(tuple(row[1:]) for row in out.vertices.tolist() if row[0] == root)
         weigh_counts(seen, {pair: 3000 * p for pair, p in law.items()})
+
+
+def full_probability(degree, attempts):
+    """That so many distinct picks from as many neighbours find all: in every round each open pick draws once."""
+    chances = np.zeros(degree + 1)
+    chances[0] = 1.0  # by the neighbours found
+    for _ in range(attempts):
+        after = np.zeros(degree + 1)
+        for found in range(degree + 1):
+            now = np.where(np.arange(degree + 1) == found, chances, 0.0)
+            for _ in range(degree - found):
+                hit = now * np.arange(degree + 1) / degree
+                now = hit + np.roll(now - hit, 1)
+            after += now
+        chances = after
+    return chances[degree]
+
+
+def test_distinct_picks_from_as_many_neighbours_miss_some():
+    """As KHop's docstring says of 25 from 25; false-alarm rate 1e-6."""
+    degree, trials = 25, 20_000
+    graph = CSCGraph(torch.tensor([0, degree] + [degree] * degree), torch.arange(1, degree + 1))
+    app = transit.KHop((degree,), unique=True)
+    out = TransitSampler(graph, app, rng_seed=6).sample(torch.zeros(trials, dtype=torch.int64))
+    missing = 1.0 - full_probability(degree, app.max_attempts)
+    assert round(missing, 2) == 0.13
+    assert tail_bound(int((out.vertices == NULL).any(1).sum()), trials, missing) > FALSE_ALARM
+
+
+def test_distinct_nodes_of_fastgcn_are_fewer_where_the_rest_is_hardly_drawn():
+    """q of node 1 is about 1e-18, so its pick stays NULL after max_attempts draws."""
+    graph = CSCGraph(torch.tensor([0, 0, 1]), torch.tensor([0]), torch.tensor([1e6]))
+    out = plain.sample(graph, transit.FastGCN((2,), replace=False), [[0]] * 20)
+    assert out.steps[0].tolist() == [[0, NULL]] * 20
 
 
 def test_clusters_are_chosen_without_replacement():
