@@ -122,7 +122,8 @@ class FastGCN(_LayerWise):
     a destination are in no MFG; a destination may have no edge.
 
     MFG.includes_dst is True: what is sampled of row v, the entry of v itself among it where v was picked, is all there
-    is, and models add no term of their own.
+    is, and models add no term of their own. The package's models divide a row by its sum, and so estimate the mean of
+    row v with the entries of P as weights: 1 / sqrt(D(u)) of neighbour u, which layer-wise inference weighs by 1.
 
     Args:
       sizes: nodes drawn per layer, from the seeds outwards; one per model layer.
@@ -182,6 +183,9 @@ class LADIES(_LayerWise):
     S of P(v, u)^2; sizes[k] nodes are drawn one by one from those that are left, and S itself is added. An edge from
     one of these nodes u to v in S has the coefficient P(v, u) / p(u), and the coefficients of a row are divided by
     their sum.
+
+    These are the authors' coefficients: 1 / p of one draw, though nodes are drawn without replacement. So a layer that
+    holds all nodes is not the mean over all neighbours, with which layer-wise inference computes.
 
     MFG.includes_dst is True: every row holds the edge from its destination to itself.
 

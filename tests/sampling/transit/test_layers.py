@@ -312,6 +312,21 @@ def test_edges_of_fastgcn_are_those_of_its_definition(weighted, replace):
             nodes = mfg.src_nodes.tolist()
 
 
+@pytest.mark.parametrize("name", ["ladies", "fastgcn"])
+def test_layers_of_many_draws_are_not_the_plain_mean(name):
+    """As docs/samplers.md says of rows divided by their sums."""
+    graph = small_graph(False)
+    rows = dense(graph, False)
+    sums = rows.sum(1)
+    app = transit.LADIES((12,)) if name == "ladies" else transit.FastGCN((500_000,))
+    (mfg,) = TransitSampler(graph, app).sample([list(range(12))]).mfgs
+    found = as_matrix(mfg, 12)
+    found /= found.sum(1, keepdims=True)
+    weighed = rows / ((rows / sums[:, None]) ** 2).sum(0) if name == "ladies" else rows / np.sqrt(sums)
+    np.testing.assert_allclose(found, weighed / weighed.sum(1, keepdims=True), atol=0.01)
+    assert np.abs(found - rows / sums[:, None]).max() > 0.05
+
+
 def test_the_table_of_fastgcn_has_the_law_of_squared_column_norms():
     graph = hub_graph(weighted=True)
     par = transit.bind(transit.FastGCN(), graph).par
