@@ -13,7 +13,8 @@ Closed forms, where a law has some, need degrees and one or two passes over the 
     node      n draws of P(v) = q_v = d_v / D: P(u, v both not) = (1 - q_u - q_v)^n. Exact.
     edge      n draws of an edge: q_v = 1/R + sum over neighbours u of 1 / (R d_u), and an edge's ends are both hit by
               q_uv = k (1 / (R d_u) + 1 / (R d_v)): (1 - q_u - q_v + q_uv)^n. Exact on symmetric graphs.
-    cluster   c of K clusters, without replacement: c / K, and c (c - 1) / (K (K - 1)) for two. Exact.
+    cluster   a permutation of K clusters is cut into B = ceil(K / c) subgraphs, the last of what is left: 1 / B, and
+              for two of them pairs / (B K (K - 1)), pairs counting both orders within subgraphs. Exact over an epoch.
 
 Everything else is counted: `count_subgraphs` subgraphs with numbers of their own (from 2^63 on), one bit per node and
 subgraph. How often both ends of an edge were there is the popcount of their words' AND: no array over edges.
