@@ -21,6 +21,8 @@ fanouts = [15, 10]
 
 with fsd.DistContext.from_env(device="auto") as ctx:
     data = fsd.DistData.load(args.parts, ctx)
+    if not (data.feature_dim and data.num_classes):
+        raise SystemExit(f"error: {args.parts} lacks features, or labels that are classes; expected both.")
     train = fsd.DistLoader(data, fanouts, args.batch_size, split="train")
     test = fsd.DistLoader(data, fanouts, args.batch_size, split="test", shuffle=False)
 

@@ -20,7 +20,7 @@ from fastsample_dist.train.cli import leave_refused
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", help="directory written by fastsample-partition, with labels and splits")
+    parser.add_argument("parts", help="directory written by fastsample-partition, with classes and splits")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--walk-length", type=int, default=20, help="steps of a walk")
@@ -104,6 +104,9 @@ def train(args, ctx):
     )  # fmt: skip
     model.save(args.save)
     say(f"{args.save}: {data.num_nodes} rows of {args.dim}")
+    if data.task != "classification":
+        say(f"no classifier: {args.parts} has labels for {data.task}, not classes")
+        return
 
     embeddings = model.embeddings()
     tables = {"embeddings": embeddings}

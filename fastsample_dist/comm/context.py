@@ -199,9 +199,12 @@ def report_interrupts_in_one_line(rank: int) -> None:
 
 
 def _print_failure(rank: int, error: BaseException) -> None:
-    """Print the traceback that the interpreter can no longer print; for Ctrl-C, one line."""
+    """Print what the interpreter can no longer print: the traceback; one line for Ctrl-C and `sys.exit("a line")`."""
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write(_INTERRUPTED.format(rank=rank))
+        return
+    if isinstance(error, SystemExit) and isinstance(error.code, str):
+        sys.stderr.write(f"{error.code}\n")
         return
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     sys.stderr.write(f"rank {rank} ends the run:\n{''.join(lines)}")

@@ -98,6 +98,14 @@ def test_an_exception_ends_the_run_with_its_traceback(tmp_path):
     assert "ValueError: boom" in printed
 
 
+@needs_mpi
+def test_an_exit_with_a_line_ends_the_run_with_that_line(tmp_path):
+    ended = mpirun(BAD_SCRIPT.replace("ValueError", "SystemExit"), tmp_path)
+    assert ended.returncode != 0
+    printed = ended.stdout + ended.stderr
+    assert "\nboom\n" in f"\n{printed}" and "Traceback" not in printed
+
+
 @pytest.fixture(scope="module")
 def lines_alone(tmp_path_factory):
     """What ALONE_SCRIPT prints in one process without mpirun."""

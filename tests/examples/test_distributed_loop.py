@@ -12,7 +12,7 @@ import torch
 from fastsample_dist.testing import mpi_missing_reason
 from tests.forked import run_forked
 from tests.grids import grid
-from tests.train.task import FEATURE_DIM, NUM_CLASSES, make_task
+from tests.train.task import FEATURE_DIM, NUM_CLASSES, make_targets, make_task
 from tests.waiting import ENOUGH_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +75,13 @@ def test_it_learns(run):
 def test_the_saved_model_is_a_state_dict(run):
     _, _, model = run(FORKED, 2)
     assert model["layers.0.linear.weight"].shape == (64, 2 * FEATURE_DIM)
+
+
+def test_labels_that_are_no_classes_are_one_line(tmp_path):
+    parts = make_targets(tmp_path, 1, "multilabel")
+    refused = run_forked(1, SCRIPT, [parts])
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert refused.stderr == f"error: {parts} lacks features, or labels that are classes; expected both.\n"
 
 
 @pytest.mark.skipif(mpi_missing_reason() is not None, reason=f"no MPI here: {mpi_missing_reason()}")

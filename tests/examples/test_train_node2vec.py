@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.forked import run_forked
-from tests.train.task import NUM_CLASSES, make_task
+from tests.train.task import NUM_CLASSES, make_targets, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_node2vec.py"
@@ -63,3 +63,11 @@ def test_a_checkpoint_of_other_walks_is_refused_in_one_line(run, task):
         r"same, or start in another checkpoint directory\.\n",
         refused.stderr,
     )
+
+
+def test_without_classes_there_are_embeddings_and_no_classifier(tmp_path):
+    parts, file = make_targets(tmp_path, 1, "multilabel"), tmp_path / "embeddings.npy"
+    finished = run_forked(1, SCRIPT, [parts, *OPTIONS, "--save", file])
+    assert finished.returncode == 0, finished.stderr
+    assert np.load(file).shape == (120, 16)
+    assert finished.stdout.splitlines()[-1] == f"no classifier: {parts} has labels for multilabel, not classes"
