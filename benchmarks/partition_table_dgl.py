@@ -9,9 +9,9 @@ Its METIS is asked to balance edges (balance_edges).
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -30,8 +30,13 @@ def peak_bytes() -> int:
 
 def main() -> None:
     """Partition one graph."""
-    folder, result, num_parts = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    columns = [torch.from_numpy(np.load(folder / f"{name}.npy")).long() for name in ("indptr", "indices")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph", type=Path, help="directory with indptr.npy and indices.npy")
+    parser.add_argument("result", type=Path, help="directory of what is written")
+    parser.add_argument("num_parts", type=int)
+    parser.add_argument("only", nargs="?", choices=["metis"], help="end when METIS has")
+    args = parser.parse_args()
+    columns = [torch.from_numpy(np.load(args.graph / f"{name}.npy")).long() for name in ("indptr", "indices")]
     graph = dgl.graph(("csc", (*columns, [])), num_nodes=len(columns[0]) - 1)  # it partitions int64 ids only
     del columns
     seen = {}
@@ -41,12 +46,12 @@ def main() -> None:
 
     metis = partition.metis_partition_assignment
 
-    def timed(*args: object, **options: object) -> torch.Tensor:
+    def timed(*given: object, **options: object) -> torch.Tensor:
         begin = time.perf_counter(), time.process_time()
-        parts = metis(*args, **options)
+        parts = metis(*given, **options)
         seen["seconds"], seen["cpu_s"] = time.perf_counter() - begin[0], time.process_time() - begin[1]
         seen["peak"], seen["parts"] = peak_bytes(), parts
-        if sys.argv[4:] == ["metis"]:
+        if args.only:
             raise Enough
         return parts
 
@@ -54,13 +59,13 @@ def main() -> None:
     dgl.seed(0)
     begin = time.perf_counter()
     with suppress(Enough):
-        dgl.distributed.partition_graph(graph, "graph", num_parts, str(result / "parts"), balance_edges=True)
+        dgl.distributed.partition_graph(graph, "graph", args.num_parts, str(args.result / "parts"), balance_edges=True)
         seen |= {"total_s": time.perf_counter() - begin, "total_peak_bytes": peak_bytes()}
     parts = seen["parts"]
-    np.save(result / "parts.npy", (parts.numpy() if isinstance(parts, torch.Tensor) else parts.asnumpy()))
+    np.save(args.result / "parts.npy", (parts.numpy() if isinstance(parts, torch.Tensor) else parts.asnumpy()))
     figures = {"seconds": seen["seconds"], "cpu_s": seen["cpu_s"], "peak_bytes": seen["peak"]}
     figures |= {name: value for name, value in seen.items() if name.startswith("total")}
-    (result / "figures.json").write_text(json.dumps(figures))
+    (args.result / "figures.json").write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ afterwards. Standard library only, as a child's peak begins with what its parent
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import resource
@@ -43,11 +44,17 @@ def write_metis(links: Adjacency, file: Path) -> None:
 
 def main() -> int:
     """Run the program once."""
-    program, graph, result, num_parts, *options = sys.argv[1:]
-    assigned = Path(result, "assigned.txt")
-    command = [program, graph, f"--k={num_parts}", f"--output_filename={assigned}", "--evaluate=false"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="HeiStream's")
+    parser.add_argument("graph", metavar="metis_file", help="the adjacency")
+    parser.add_argument("result", help="directory of what is written")
+    parser.add_argument("num_parts", type=int)
+    parser.add_argument("options", nargs="*", metavar="option", help="of PROGRAM, without the dashes")
+    args = parser.parse_args()
+    assigned = Path(args.result, "assigned.txt")
+    command = [args.program, args.graph, f"--k={args.num_parts}", f"--output_filename={assigned}", "--evaluate=false"]
     begin = time.perf_counter()
-    words = [*command, *(f"--{option}" for option in options)]
+    words = [*command, *(f"--{option}" for option in args.options)]
     status = subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode
     used = resource.getrusage(resource.RUSAGE_CHILDREN)  # no other process was started
     figures = {
@@ -56,9 +63,9 @@ def main() -> int:
         "peak_bytes": used.ru_maxrss * 1024,
     }
     if status or not assigned.exists():  # 0 too where it does not know an option
-        print(f"{program} ended with {status} and no parts.", file=sys.stderr)
+        print(f"{args.program} ended with {status} and no parts.", file=sys.stderr)
         return 1
-    Path(result, "figures.json").write_text(json.dumps(figures))
+    Path(args.result, "figures.json").write_text(json.dumps(figures))
     return 0
 
 

@@ -1,6 +1,7 @@
 """partition_table.py from the command line: a row per method, figures that are the assignment's, failures reported."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -115,3 +116,12 @@ def test_heistream_is_a_program_that_the_user_has_built(tmp_path):
     assert theirs["shares"]["nodes"] == [1, 1] and theirs["seconds"] > 0 and theirs["peak_bytes"] > 1e6
     assert "levelled as ours are, it cuts" in shown and "ended with 1 and no parts" in failed["failed"]
     assert abs(theirs["cut"] - ours["cut"]) < 0.05  # range moves train nodes afterwards
+
+
+@pytest.mark.parametrize("side, needs", [("dgl", "dgl"), ("heistream", "json")])
+def test_what_it_starts_shows_its_arguments(side, needs, monkeypatch, capsys):
+    pytest.importorskip(needs)
+    monkeypatch.setattr(sys, "argv", ["side", "--help"])
+    with pytest.raises(SystemExit, match="^0$"):
+        runpy.run_path(str(SCRIPT.with_name(f"partition_table_{side}.py")), run_name="__main__")
+    assert "result num_parts" in " ".join(capsys.readouterr().out.split())
