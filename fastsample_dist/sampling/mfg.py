@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -183,6 +183,10 @@ class MiniBatch:
     sampling: Lap | None = None
     fetching: Lap | None = None
     seed_weights: Tensor | None = None
+
+    if TYPE_CHECKING:  # a loader's `transform` may add attributes
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     @property
     def sample_s(self) -> float:

@@ -1,6 +1,8 @@
 """MFG and MiniBatch: their edges as pairs, their way to other devices, and the share of a loss."""
 
+import ast
 import dataclasses
+import inspect
 import re
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fastsample_dist import NeighborSampler, SampleSpec
-from fastsample_dist.sampling.mfg import MFG
+from fastsample_dist.sampling.mfg import MFG, MiniBatch
 from tests.ops.graphs import random_csc
 
 SEEDS = [5, 1, 30]
@@ -288,3 +290,10 @@ def test_a_step_with_fewer_seeds_than_this_rank_has_is_refused():
     batch.num_global_seeds = 2
     with pytest.raises(ValueError, match="num_global_seeds is 2 but this rank alone has 3 seeds"):
         batch.loss_weight  # noqa: B018
+
+
+def test_checkers_know_that_a_transform_adds_attributes():
+    (batch,) = (node for node in ast.parse(inspect.getsource(MiniBatch)).body)
+    (block,) = (node for node in batch.body if isinstance(node, ast.If))
+    assert ast.unparse(block.test) == "TYPE_CHECKING" and block.body[0].name == "__setattr__"
+    assert MiniBatch.__setattr__ is object.__setattr__  # at run time there is none
