@@ -173,7 +173,7 @@ class ParquetEdges:
         for file, columns in zip(self._files, self._columns, strict=True):
             if columns.left_out not in self._said:
                 self._said.add(columns.left_out)
-                logger.info("%s: the columns %s are left out", file, ", ".join(columns.left_out))
+                logger.info("%s: columns left out: %s", file, ", ".join(columns.left_out))
 
     def _check_ids(self, where: str, row: int, ids: np.ndarray) -> None:
         if ids.size and not (ids.min() >= 0 and ids.max() < self._limit):

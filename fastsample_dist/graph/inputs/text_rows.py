@@ -142,7 +142,7 @@ def _usual_ends(where: str, names: list[str], weight: int | None, named: bool) -
 
 def say_left_out(where: str, layout: RowLayout, *, named: bool) -> None:
     """Log which columns of a list are not read; `named`: its first line has their names."""
-    logger.info("%s: the columns %s are left out", where, ", ".join(layout.left_out))
+    logger.info("%s: columns left out: %s", where, ", ".join(layout.left_out))
     if named and any(name.lower() == WEIGHT_NAME for name in layout.left_out):
         logger.warning("%s: a column weight is left out; pass --weight-column weight to take it", where)
 

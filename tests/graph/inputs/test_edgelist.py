@@ -137,9 +137,9 @@ def test_columns_that_are_left_out_are_named_once_for_all_parts_and_passes(tmp_p
     read_edgelist(tmp_path, ReadOptions(edges=options))
     said = [message.removeprefix(str(tmp_path)) for message in caplog.messages if "left out" in message]
     assert said == [
-        "/part-0.csv, line 1: the columns weight are left out",
+        "/part-0.csv, line 1: columns left out: weight",
         "/part-0.csv, line 1: a column weight is left out; pass --weight-column weight to take it",
-        "/part-3.csv, line 1: the columns kind are left out",
+        "/part-3.csv, line 1: columns left out: kind",
     ]
 
 

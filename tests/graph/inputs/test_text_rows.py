@@ -223,7 +223,7 @@ def test_columns_that_are_left_out_are_said(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     (tmp_path / "edges.csv").write_text("src,dst,weight,kind\n0,1,0.5,x\n")
     assert read(tmp_path / "edges.csv", header=True) == ([[0, 1]], None)
-    assert "the columns weight, kind are left out" in caplog.text
+    assert "columns left out: weight, kind" in caplog.text
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == 1 and "pass --weight-column weight to take it" in warned[0]
 
