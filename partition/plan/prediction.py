@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastsample_dist.graph.inputs import EdgeListOptions, detect_format, input_sizes
+from fastsample_dist.graph.inputs.edge_options import nearly_all_gaps
 from fastsample_dist.graph.inputs.sizes import GraphSizes, num_targets
 from fastsample_dist.graph.manifest import MANIFEST_NAME
 from fastsample_dist.graph.network import Network
@@ -124,7 +125,8 @@ def open_input(
     Args:
       path, format_name, undirected, task, edges: as of `read_graph` and ReadOptions.
     Raises:
-      ValueError: as `input_sizes` and `read_manifest`; an option of these beside a finished partition.
+      ValueError: as `input_sizes` and `read_manifest`; an option of these beside a finished partition; an edge list
+        whose ids are nearly all gaps, which a run refuses.
     """
     place = Path(path)
     if (place / MANIFEST_NAME).is_file():
@@ -140,6 +142,14 @@ def open_input(
             num_parts=manifest.num_parts,
         )
     sizes = input_sizes(place, format_name, undirected, edges)
+    by_ids = sizes.least_nodes is not None and not sizes.feature_dim and not sizes.has_labels
+    if by_ids and nearly_all_gaps(sizes.num_nodes, sizes.num_listed):
+        raise ValueError(
+            f"{place}: the ids of its {sizes.num_listed} edges go up to {sizes.num_nodes - 1} or so, so nearly all of "
+            "as many nodes would have no edge; a run would refuse that: relabel the ids (--relabel), then pass "
+            "--num-nodes and --num-edges, not --input; or state num_nodes in meta.json if nodes without edges are "
+            "meant."
+        )
     if sizes.has_labels and not sizes.num_targets:
         sizes = replace(sizes, num_targets=num_targets((sizes.num_nodes,), task))
     mapped = (format_name or detect_format(place)) == "npy"

@@ -139,3 +139,16 @@ def test_the_command_prints_and_reports_them(tmp_path, capsys):
 def test_a_graph_without_oddities_says_nothing():
     counts = multiplicity.EdgeCounts(parallel_edges=0, self_loops=0, isolated_nodes=0, merged_duplicates=0)
     assert counts.lines() == []
+
+
+def test_a_plan_refuses_what_a_run_would(tmp_path, capsys):
+    file = tmp_path / "edges.txt"
+    write_list(file, SPARSE)
+    plan = ["--plan", "--input", str(file), "--num-parts", "2"]
+    assert main(plan) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and re.search(r"edges\.txt: the ids of its 400 edges go up to 49\d{6} or so", line)
+    assert "--relabel" in line and "num_nodes in meta.json" in line
+    (tmp_path / "meta.json").write_text('{"name": "stated", "num_nodes": 49000000, "undirected": false}')
+    plan[2] = str(tmp_path)
+    assert main(plan) == 0
