@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.inputs.relabel import least_bytes as least_bytes_of_names
 from fastsample_dist.graph.inputs.sizes import GraphSizes, sizes_of
 from fastsample_dist.graph.storage import check_output
 from fastsample_dist.memory_sizes import format_size, resident_bytes
@@ -84,6 +85,7 @@ def check_request(
     on_disk = sorts_on_disk(sizes, options, budget)
     if on_disk:
         budget.check()
+    _check_names(sizes, budget.limit)
     if not work_directory(output).exists():  # what a killed run has left counts: see check_disk
         planned, made = (options.num_parts, options.feature_dtype), METHODS[options.method].work_files(ordered=ordered)
         check_space(output, least_bytes(sizes, *planned, on_disk=on_disk, made=made))
@@ -93,6 +95,18 @@ def check_request(
 def sorts_on_disk(sizes: GraphSizes, options: PartitionOptions, budget: MemoryBudget) -> bool:
     """Whether the edges are sorted on disk: asked for, or because memory is too small."""
     return options.on_disk or sorted_on_disk(sizes, budget, options.method)
+
+
+def _check_names(sizes: GraphSizes, limit: int) -> None:
+    """Refuse names, of a list that is still to be read, that do not fit into memory while they are sorted."""
+    needed, held = least_bytes_of_names(sizes.num_nodes, sizes.name_bytes), resident_bytes()
+    if sizes.name_bytes and held + needed > limit:
+        enough = format_size(held + needed + BASE_SPREAD_BYTES)
+        raise ValueError(
+            f"--relabel sorts {sizes.num_nodes} names of {sizes.name_bytes} bytes or more, which take at least "
+            f"{format_size(needed)} beside the {format_size(held)} of the program itself, and the memory limit is "
+            f"{format_size(limit)}; pass --memory-limit {enough} or more, or relabel the list yourself."
+        )
 
 
 def _check_listed(sizes: GraphSizes, method: str, budget: MemoryBudget) -> None:

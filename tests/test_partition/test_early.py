@@ -16,6 +16,7 @@ from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, least_sizes
 from fastsample_dist.graph.inputs.text_edges import TextEdges
 from fastsample_dist.graph.storage import read_manifest
+from fastsample_dist.memory_sizes import resident_bytes
 from fastsample_dist.partition import api, cli
 from fastsample_dist.partition.write import build, checks
 from fastsample_dist.partition.write import disk_space as disk
@@ -189,6 +190,18 @@ def test_limit_too_low_for_the_nodes_is_refused_unread(tmp_path, capsys, unread,
     assert 0.99 * 50_000_000 <= nodes <= 50_000_000
     assert "pass --memory-limit " in line
     assert list(tmp_path.iterdir()) == [graph]
+
+
+@pytest.mark.parametrize("name, name_bytes", [("n" * 60, 60), ('"1234567890123"', 8)])
+def test_names_that_do_not_fit_are_refused_unread(tmp_path, capsys, unread, name, name_bytes):
+    graph, num_names = tmp_path / "graph", META["num_nodes"]
+    graph.mkdir()
+    (graph / "edges.txt").write_text(f"{name} 7\n")
+    (graph / "meta.json").write_text(json.dumps(META))
+    limit = f"{resident_bytes() // 10**6 + 1050}MB"  # enough for the arrays with an entry per node
+    line = refused(capsys, *arguments(graph, tmp_path / "parts", "--relabel", "--memory-limit", limit))
+    assert f"--relabel sorts {num_names} names of {name_bytes} bytes or more" in line
+    assert "pass --memory-limit " in line and list(tmp_path.iterdir()) == [graph]
 
 
 @pytest.mark.parametrize("write", FORMATS)

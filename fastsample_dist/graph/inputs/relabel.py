@@ -49,6 +49,11 @@ def distinct_names(source: Named, room_bytes: int | None) -> np.ndarray:
     return _gathered(source.names(as_text=True), room_bytes)
 
 
+def least_bytes(num_names: int, name_bytes: int) -> int:
+    """Room that `distinct_names` takes for so many names of so many bytes, at least."""
+    return _COPIES * name_bytes * num_names
+
+
 def numbered(source: Named, names: np.ndarray) -> Iterator[np.ndarray]:
     """The edges by new ids, int64 [n, 2] at a time; `names` as from `distinct_names`."""
     for ids in source.names(as_text=names.dtype.kind == "S"):

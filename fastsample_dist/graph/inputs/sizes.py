@@ -57,6 +57,7 @@ class GraphSizes:
       given_rows: the edges are the rows of a graph, which are not sorted.
       estimated: what is estimated rather than read, in words; "" if nothing is.
       least_nodes: where num_nodes is estimated: how many there are for certain; None: num_nodes is known.
+      name_bytes: of a node's name while a list is relabelled, at least; 0: unknown, or ids are none.
     Raises:
       ValueError: sizes that no graph has.
     """
@@ -76,6 +77,7 @@ class GraphSizes:
     num_classes: int | None = None
     estimated: str = ""
     least_nodes: int | None = None
+    name_bytes: int = 0
     edge_map: bool = False
     clusters: bool = False
     given_rows: bool = False
@@ -312,6 +314,7 @@ def _text_sizes(path: Path, files: list[Path], options: EdgeListOptions) -> Grap
         weight_dtype=None if options.weight_column is None else "float64",
         estimated=f"edges and nodes of {path} by {sampled // 2} of its lines",
         least_nodes=_certain_nodes(least, num_listed),
+        name_bytes=max(sample.name_bytes for sample in samples),
     )
 
 
@@ -383,12 +386,14 @@ class _Sample(NamedTuple):
       highest: id among them; 0 where ids are relabelled.
       num_ids: that were seen.
       num_names: different ones among them, at least, where they are relabelled; 0 otherwise.
+      name_bytes: that each takes in memory then, at least: of text as many as the longest, of integers 8.
     """
 
     num_lines: int
     highest: int
     num_ids: int
     num_names: int
+    name_bytes: int
 
 
 def _sample_text(file: Path, options: EdgeListOptions) -> _Sample:
@@ -428,8 +433,10 @@ def _sample_text(file: Path, options: EdgeListOptions) -> _Sample:
                 num_lines += 1  # others are a header, or a fault that reading will report
         text_bytes += len(whole)
     names = {_least_name(name) for name in ids} if options.relabel else ()
+    widest = max((len(name.strip(b'"')) for name in ids), default=0) if options.relabel else 0
+    name_bytes = widest if any(isinstance(name, bytes) for name in names) else min(8, widest)
     highest = 0 if options.relabel else max(map(int, ids), default=0)
-    return _Sample(round(size * num_lines / max(1, text_bytes)), highest, len(ids), len(names))
+    return _Sample(round(size * num_lines / max(1, text_bytes)), highest, len(ids), len(names), name_bytes)
 
 
 def _least_name(name: bytes) -> int | bytes:
