@@ -16,7 +16,7 @@ static const FsAbiEntry kEntries[] = {
   FS_STRUCT(FsEdgeList, src, dst, weights, num_edges, num_nodes, first_edge, id_type, weight_type, undirected)
   FS_STRUCT(FsGroupedEdges, keys, weights, positions, counts, position_type)
   FS_STRUCT(FsEdgeBucket, keys, weights, positions, counts, num_edges, first_row, num_rows, id_type, weight_type,
-            position_type, merge, num_threads)
+            position_type, merge, num_threads, unlike)
   FS_STRUCT(FsStream, indptr, indices, order, in_edges, kinds, capacities, num_nodes, num_edges, num_parts, id_type,
             score, rows_by_turn, alpha, rng_seed)
   FS_STRUCT(FsNeighbours, indptr, indices, weights, order, num_nodes, num_entries, id_type, weight_type, rows_by_turn)

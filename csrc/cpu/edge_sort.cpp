@@ -201,17 +201,33 @@ int64_t count_runs(E* begin, E* end, int32_t* counts) {
   return left;
 }
 
-// Sorts a row in place; `merge` keeps the first of equal sources and, where `counts` is given, counts them. Gives the
-// number of entries left.
+// Sorts a row in place.
 template <typename E>
-int64_t sort_row(E* begin, E* end, bool merge, int32_t* counts) {
+void sort_row(E* begin, E* end, bool merge) {
   const auto before = [merge](const E& a, const E& b) { return comes_before(a, b, merge); };
   if (E::kPlain || E::P::kOrders) {
     std::sort(begin, end, before);
   } else {
     std::stable_sort(begin, end, before);
   }
-  if (!merge) return end - begin;
+}
+
+// Entries of a sorted row, of sources from `least` on, whose weight is not that of the first with their source.
+template <typename E>
+int64_t count_unlike(const E* begin, const E* end, uint64_t least) {
+  int64_t unlike = 0;
+  const E* first = begin;
+  for (const E* entry = begin; entry != end; ++entry) {
+    if (entry->src != first->src) first = entry;
+    unlike += entry->src >= least && (first->E::W::less(*entry) || entry->E::W::less(*first));
+  }
+  return unlike;
+}
+
+// Keeps the first of equal sources of a sorted row and, where `counts` is given, counts them. Gives the number of
+// entries left.
+template <typename E>
+int64_t merge_row(E* begin, E* end, int32_t* counts) {
   if (counts != nullptr) return count_runs(begin, end, counts);
   return std::unique(begin, end, [](const E& a, const E& b) { return a.src == b.src; }) - begin;
 }
@@ -263,19 +279,28 @@ FsStatus sort_bucket(const FsEdgeBucket& bucket, int64_t* degrees, int64_t* out_
   const int64_t num_runs = bucket.num_edges / kRunEdges + 1;
   const int64_t* first = offsets.get();
   bool exhausted = false;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(bucket.num_threads) reduction(|| : exhausted)
+  int64_t unlike = 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(bucket.num_threads) reduction(|| : exhausted) \
+    reduction(+ : unlike)
   for (int64_t run = 0; run < num_runs; ++run) {
     int64_t row = std::lower_bound(first, first + num_rows, run * kRunEdges) - first;
     for (; row < num_rows && first[row] < (run + 1) * kRunEdges; ++row) {
+      E *begin = entries.get() + first[row], *end = entries.get() + first[row + 1];
       try {
-        degrees[row] = sort_row(entries.get() + first[row], entries.get() + first[row + 1], bucket.merge != 0,
-                                bucket.counts == nullptr ? nullptr : bucket.counts + first[row]);
+        sort_row(begin, end, bucket.merge != 0);
+        if (bucket.merge != 0 && bucket.unlike != nullptr) {
+          unlike += count_unlike(begin, end, static_cast<uint64_t>(bucket.first_row + row));
+        }
+        degrees[row] = bucket.merge == 0
+                           ? end - begin
+                           : merge_row(begin, end, bucket.counts == nullptr ? nullptr : bucket.counts + first[row]);
       } catch (const std::bad_alloc&) {  // nothing may leave a parallel region
         exhausted = true;
       }
     }
   }
   if (exhausted) return out_of_memory("sort_edges");
+  if (bucket.unlike != nullptr) *bucket.unlike = unlike;
   *out_num_edges = bucket.id_type == FS_INT32 ? put_rows<int32_t>(bucket, entries.get(), first, degrees)
                                               : put_rows<int64_t>(bucket, entries.get(), first, degrees);
   return FS_OK;

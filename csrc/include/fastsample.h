@@ -321,6 +321,8 @@ typedef struct {
   int32_t position_type; /* FS_INT32 or FS_INT64 */
   int32_t merge;         /* not 0: of edges with equal ends the first stays */
   int32_t num_threads;
+  int64_t* unlike; /* or NULL; with merge: how many edges with source >= destination, so that of both directions one
+                      counts, were merged into one of another weight */
 } FsEdgeBucket;
 /* Sort by (destination, source), equal edges by weight and then as they are listed; with merge, of equal edges the
  * first alone. out_degrees [num_rows]; *out_num_edges is their sum. Scratch per edge: 4 bytes for its source, 4 or 8

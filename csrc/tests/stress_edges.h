@@ -137,7 +137,8 @@ class EdgeLists {
                                  type_code<Weight>(),
                                  type_code<Id>(),
                                  how.merge,
-                                 num_threads};
+                                 num_threads,
+                                 nullptr};
       std::vector<int64_t> degrees(static_cast<size_t>(num_rows));
       int64_t num_edges = -1;
       succeed(fs_sort_edges(&what, degrees.data(), &num_edges), "sort_edges");
@@ -227,8 +228,8 @@ class EdgeLists {
     const FsGroupedEdges out = {nullptr, nullptr, nullptr, counts, FS_INT32};
     succeed(fs_group_edges(&none, bounds, 2, &out), "group_edges of no edges");
     require(counts[0] == 0 && counts[1] == 0, "group_edges: edges from nowhere");
-    const FsEdgeBucket empty = {nullptr,   nullptr,         nullptr,    nullptr,  0, 0,
-                                num_nodes, type_code<Id>(), FS_FLOAT32, FS_INT32, 0, 2};
+    const FsEdgeBucket empty = {nullptr,         nullptr,    nullptr,  nullptr, 0, 0,      num_nodes,
+                                type_code<Id>(), FS_FLOAT32, FS_INT32, 0,       2, nullptr};
     int64_t num_edges = -1;
     succeed(fs_sort_edges(&empty, degrees.data(), &num_edges), "sort_edges of no edges");
     require(num_edges == 0 && degrees == zeros, "sort_edges: edges from nowhere");
@@ -272,16 +273,16 @@ class EdgeLists {
     refused(fs_group_edges(&edges, kBounds, kBuckets, &out), "group_edges");
     for (uint64_t outside : {9, 20}) {
       keys = {uint64_t{11} << 32, outside << 32 | 1, uint64_t{12} << 32};
-      const FsEdgeBucket bucket = {keys.data(), nullptr,         nullptr,    nullptr,  3, 10,
-                                   10,          type_code<Id>(), FS_FLOAT32, FS_INT32, 0, num_threads};
+      const FsEdgeBucket bucket = {keys.data(),     nullptr,    nullptr,  nullptr, 3,           10,     10,
+                                   type_code<Id>(), FS_FLOAT32, FS_INT32, 0,       num_threads, nullptr};
       std::vector<int64_t> degrees(10);
       int64_t num_edges;
       refused(fs_sort_edges(&bucket, degrees.data(), &num_edges), "in a bucket of nodes 10 to 19");
     }
     std::vector<int32_t> multiplicities(3);
-    const FsEdgeBucket uncounted = {keys.data(), nullptr,  nullptr, multiplicities.data(),
-                                    3,           10,       10,      type_code<Id>(),
-                                    FS_FLOAT32,  FS_INT32, 0,       num_threads};
+    const FsEdgeBucket uncounted = {
+        keys.data(), nullptr,  nullptr, multiplicities.data(), 3,      10, 10, type_code<Id>(),
+        FS_FLOAT32,  FS_INT32, 0,       num_threads,           nullptr};
     std::vector<int64_t> degrees(10);
     int64_t num_edges;
     refused(fs_sort_edges(&uncounted, degrees.data(), &num_edges), "counts without merge");

@@ -31,7 +31,7 @@ from fastsample_dist.graph.labels import (
     checked_targets,
     class_labels,
 )
-from fastsample_dist.graph.listed_rows import ListedRows, canonical_rows
+from fastsample_dist.graph.listed_rows import ListedRows, canonical_rows, say_unlike
 from fastsample_dist.graph.npy_files import drop_pages, open_npy, row_chunks
 from fastsample_dist.graph.row_segments import RowSegments
 from fastsample_dist.graph.splits import check_integer, check_labelled, check_overlaps, checked_split, first_outside
@@ -103,7 +103,7 @@ class RawGraph:
         if not isinstance(self.edge_index, ListedRows):
             return None
         weights, positions = self._carried(edge_map)
-        return canonical_rows(self.edge_index.graph, weights, positions, undirected=self.undirected)
+        return canonical_rows(self.edge_index.graph, weights, positions, undirected=self.undirected, name=self.name)
 
     def to_csc(self, *, edge_map: bool = False) -> CSCGraph:
         """Build the topology: what every part of a partition is cut from.
@@ -119,7 +119,7 @@ class RawGraph:
         src, dst = (_signed(row) for row in self.edge_index)
         weights, positions = self._carried(edge_map)
         if self.undirected:
-            src, dst, weights, positions = _both_directions(src, dst, weights, self.num_nodes, positions)
+            src, dst, weights, positions = _both_directions(self, src, dst, weights, positions)
         columns = [None if column is None else torch.from_numpy(column) for column in (src, dst, weights, positions)]
         return CSCGraph.from_edge_index(
             *columns[:2], self.num_nodes, columns[2], edge_map=columns[3], weights_checked=True
@@ -451,13 +451,14 @@ def _signed(ids: np.ndarray) -> np.ndarray:
 
 
 def _both_directions(
-    src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None, num_nodes: int, positions: np.ndarray | None = None
+    raw: RawGraph, src: np.ndarray, dst: np.ndarray, weights: np.ndarray | None, positions: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Edges of the undirected graph, each pair of nodes once per direction, self-loops once; weights and positions of
-    the first that was listed.
+    the first that was listed; of others' weights there is a warning.
 
     A pair is the key low * num_nodes + high, so duplicates in either direction are equal keys.
     """
+    num_nodes = raw.num_nodes
     keys = np.minimum(src, dst).astype(np.int64)
     keys *= num_nodes
     keys += np.maximum(src, dst)
@@ -469,6 +470,8 @@ def _both_directions(
         keys, carried = keys[order], [column if column is None else column[order] for column in carried]
     first = np.ones(len(keys), dtype=bool)
     np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    if carried[0] is not None:
+        say_unlike(raw.name, _count_unlike(carried[0], first))
     keys = keys[first]
     low, high = (ends.astype(src.dtype) for ends in np.divmod(keys, num_nodes))
     apart = low != high
@@ -477,3 +480,14 @@ def _both_directions(
             column = column[first]
             carried[number] = np.concatenate([column, column[apart]])
     return np.concatenate([low, high[apart]]), np.concatenate([high, low[apart]]), *carried
+
+
+def _count_unlike(weights: np.ndarray, first: np.ndarray) -> int:
+    """How many weights are not that of the last place up to theirs where `first` is true; it is at place 0."""
+    count = begin = 0
+    for lo, hi in row_chunks(len(weights), 32):
+        begins = np.where(first[lo:hi], np.arange(lo, hi), begin)
+        np.maximum.accumulate(begins, out=begins)
+        count += int(np.count_nonzero(weights[lo:hi] != weights[begins]))
+        begin = int(begins[-1])
+    return count

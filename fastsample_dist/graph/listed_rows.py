@@ -8,6 +8,7 @@ others, sorted. A graph that lacks reverses is unrolled like any list (`RawGraph
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,8 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph, destinations, id_dtype, row_positions
 from fastsample_dist.graph.npy_files import row_chunks
+
+logger = logging.getLogger(__name__)
 
 
 class ListedRows:
@@ -61,7 +64,7 @@ class _Destinations:
 
 
 def canonical_rows(
-    graph: CSCGraph, weights: np.ndarray | None, places: np.ndarray | None, *, undirected: bool
+    graph: CSCGraph, weights: np.ndarray | None, places: np.ndarray | None, *, undirected: bool, name: str
 ) -> CSCGraph | None:
     """The topology of a graph that is given as rows: what `CSCGraph.from_edge_index` makes of its unrolled edges.
 
@@ -70,6 +73,7 @@ def canonical_rows(
       weights: float32 | float64 [num_edges] or None, finite and not negative.
       places: integer [num_edges], ascending, or None: the edges' places in the list; this array may be changed.
       undirected: every edge counts in both directions, and of its weights and places the first listed.
+      name: of the graph, for a warning.
     Returns:
       CSCGraph that shares what need not be changed with the arguments; None where the graph is to be undirected and
       some reverse is missing or some edge is listed twice. Cost: two looks at every edge; undirected, a sort of half.
@@ -84,11 +88,23 @@ def canonical_rows(
     if len(wrong):
         columns = _with_sorted_rows(indptr, columns, wrong)
     if undirected:
+        ordered = columns["weights"]
         columns = _mirrored(indptr, columns)
         if columns is None:
             return None
+        if weights is not None:
+            say_unlike(name, int(np.count_nonzero(columns["weights"] != ordered)))
     tensors = {name: None if column is None else torch.from_numpy(column) for name, column in columns.items()}
     return CSCGraph(torch.from_numpy(indptr), **tensors, weights_checked=True)
+
+
+def say_unlike(name: str, count: int) -> None:
+    """Warn of listed edges that were merged into one of another weight; `name`: of the graph."""
+    if count:
+        logger.warning(
+            "%s: %d listed edge(s) repeat an earlier one (in either direction) with another weight; merged, the weight "
+            "of the first listed is kept: where weights are meant to add up, add them up before.", name, count,
+        )  # fmt: skip
 
 
 def _rows_out_of_order(indptr: np.ndarray, sources: np.ndarray, weights: np.ndarray | None) -> np.ndarray:

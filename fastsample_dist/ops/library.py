@@ -298,6 +298,7 @@ class EdgeBucket(Structure):
         ("position_type", c_int32),
         ("merge", c_int32),
         ("num_threads", c_int32),
+        ("unlike", c_void_p),
     )
 
 

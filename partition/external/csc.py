@@ -21,6 +21,7 @@ import torch
 
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.datasets import RawGraph
+from fastsample_dist.graph.listed_rows import say_unlike
 from fastsample_dist.graph.npy_files import drop_pages, map_array
 from fastsample_dist.partition.external.buckets import KEY, BucketSort, SortNames, append, appending, read_at
 from fastsample_dist.partition.external.budget import MemoryBudget
@@ -170,6 +171,7 @@ class _Builder(BucketSort):
                 self._journal.restart(self._names.count)
             raise
         num_edges = self._run_passes()
+        say_unlike(self._raw.name, self._found.get("unlike", 0))
         weighted, mapped = self._weight_dtype is not None, self._map_dtype is not None
         return StoredTopology(
             map_array(self._row_file("degrees"), np.dtype(np.int64), (self._raw.num_nodes,)),
@@ -217,7 +219,7 @@ class _Builder(BucketSort):
     ) -> dict[str, np.ndarray | None]:
         dtypes = self._bucket_dtypes()
         read = {name: read_at(handle, dtypes[name], *place) for name, handle in files.items()}
-        positions = read.get("positions")
+        positions, unlike = read.get("positions"), np.zeros(1, dtype=np.int64)
         ids, weights, degrees = sort_edges(
             read["keys"],
             read.get("weights"),
@@ -225,7 +227,9 @@ class _Builder(BucketSort):
             self._id_dtype,
             merge=self._raw.undirected,
             positions=positions,
+            unlike=unlike,
         )
+        self._found = {"unlike": self._found.get("unlike", 0) + int(unlike[0])}
         edge_map = None if positions is None else positions[: len(ids)]
         return {"indices": ids, "weights": weights, "edge_map": edge_map, "degrees": degrees}
 

@@ -90,6 +90,7 @@ def sort_edges(
     merge: bool,
     positions: np.ndarray | None = None,
     counts: np.ndarray | None = None,
+    unlike: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Sort the edges of a bucket by (destination, source), equal ones by weight and as listed, or merged to the first.
 
@@ -101,6 +102,8 @@ def sort_edges(
       merge: keep the first of equal edges only.
       positions: int32 | int64 [n], of the edges in the list; its first m entries become those of the edges returned.
       counts: int32 [n], with merge: its first m entries become the numbers of equal edges that were merged into one.
+      unlike: int64 [1], with merge: becomes how many edges were merged into one of another weight, those with
+        source >= destination alone, so that of both directions one counts.
     Returns:
       (sources [m], weights [m] or None, in-edges of each row int64 [hi - lo]); the first two are views of the input.
     Raises:
@@ -120,6 +123,7 @@ def sort_edges(
         _position_code(positions),
         int(merge),
         library.num_threads(),
+        _address(unlike),
     )
     count = ctypes.c_int64()
     library.call(library.core().fs_sort_edges, ctypes.byref(bucket), degrees.ctypes.data, ctypes.byref(count))

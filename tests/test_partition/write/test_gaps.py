@@ -7,8 +7,10 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import fastsample_dist as fsd
+from fastsample_dist.graph import npy_files
 from fastsample_dist.graph.datasets import RawGraph
 from fastsample_dist.partition.cli import main
 from fastsample_dist.partition.report import multiplicity
@@ -152,3 +154,38 @@ def test_a_plan_refuses_what_a_run_would(tmp_path, capsys):
     (tmp_path / "meta.json").write_text('{"name": "stated", "num_nodes": 49000000, "undirected": false}')
     plan[2] = str(tmp_path)
     assert main(plan) == 0
+
+
+def warned_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+UNLIKE = (
+    "{}: {} listed edge(s) repeat an earlier one (in either direction) with another weight; merged, the weight of the "
+    "first listed is kept: where weights are meant to add up, add them up before."
+)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("edge_map", [False, True])
+@pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
+def test_merged_edges_of_another_weight_are_counted(tmp_path, caplog, monkeypatch, on_disk, edge_map, chunk_bytes):
+    monkeypatch.setattr(npy_files, "CHUNK_BYTES", chunk_bytes)
+    raw = draw_raw(undirected=True)
+    weights = np.random.default_rng(2).integers(1, 4, raw.edge_index.shape[1]).astype(np.float32)
+    kept, unlike = {}, 0
+    for src, dst, weight in zip(*raw.edge_index.tolist(), weights.tolist(), strict=True):
+        unlike += kept.setdefault((min(src, dst), max(src, dst)), weight) != weight
+    given = {"num_parts": 3, "method": "random", "on_disk": on_disk, "edge_map": edge_map}
+    fsd.partition_graph(dataclasses.replace(raw, edge_weight=weights), **given, output=tmp_path / "parts")
+    assert unlike > 5 and warned_of(caplog) == [UNLIKE.format("drawn", unlike)]
+    caplog.clear()
+    like = dataclasses.replace(raw, edge_weight=np.full_like(weights, 2.5))
+    fsd.partition_graph(like, **given, output=tmp_path / "like")
+    assert warned_of(caplog) == []
+
+
+def test_of_a_graph_whose_directions_weigh_differently_one_counts(tmp_path, caplog):
+    graph = fsd.CSCGraph.from_edge_index([0, 1, 1, 2], [1, 0, 2, 1], 3, torch.tensor([1.0, 2.0, 3.0, 3.0]))
+    fsd.partition_graph(graph, undirected=True, num_parts=1, method="random", output=tmp_path / "parts")
+    assert warned_of(caplog) == [UNLIKE.format("graph", 1)]
