@@ -6,6 +6,7 @@ the CPU), so that `torch.load(FILE, weights_only=True)` reads it anywhere; and F
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
 from collections.abc import Mapping
@@ -62,8 +63,10 @@ def save_model(file: str | Path, model: nn.Module, built: Mapping[str, Any]) -> 
       OSError: a file cannot be written; names it.
     """
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    buffer = io.BytesIO()
+    torch.save(state, buffer)  # to a file it would lose the disk's refusal
     with complete_file(file) as partial:
-        torch.save(state, partial)
+        partial.write_bytes(buffer.getbuffer())
     write_json(description_of(file), dict(built))
 
 

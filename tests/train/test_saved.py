@@ -14,6 +14,7 @@ from fastsample_dist.train.checkpoint import Checkpointer, CheckpointSettings
 from fastsample_dist.train.inference import layerwise
 from fastsample_dist.train.saved import build_model, check_directory
 from fastsample_dist.train.trainer import Trainer
+from tests.small_disk import small_files
 from tests.train.task import make_model, make_task
 
 BUILT = {"model": "gat", "feature_dim": 8, "hidden": 12, "num_outputs": 4, "layers": 2, "dropout": 0.25, "heads": 3}
@@ -58,6 +59,16 @@ def test_the_file_is_a_plain_state_dict(saved):
     state = torch.load(file, weights_only=True)
     assert state.keys() == model.state_dict().keys() and all(map(torch.is_tensor, state.values()))
     assert json.loads(file.with_name("model.pt.json").read_text())["partition"] == "communities"
+
+
+@pytest.mark.parametrize("size_bytes", [10, 2000])
+def test_a_full_disk_is_named_and_the_earlier_model_stays(saved, size_bytes):
+    model, file = saved
+    before = file.read_bytes()
+    with small_files(size_bytes), pytest.raises(OSError, match=rf"File too large: '{file}'$"):
+        save_model(file, model, BUILT)
+    assert file.read_bytes() == before
+    assert sorted(path.name for path in file.parent.iterdir()) == ["model.pt", "model.pt.json"]
 
 
 def test_files_that_do_not_belong_together_are_refused(saved):
