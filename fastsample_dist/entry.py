@@ -10,6 +10,7 @@ within REPEAT_S is the same; a later one ends the process.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -63,7 +64,8 @@ def run(program: str) -> int:
 
     Either signal keeps its effect where it is ignored (as SIGINT in the background of a shell) or has a handler of the
     caller's. Otherwise the handler of SIGINT stays, for the end of the interpreter: call this last. What would be
-    printed where standard output or standard error is closed (`>&-`) is dropped.
+    printed where standard output or standard error is closed (`>&-`) is dropped; what standard output cannot encode is
+    shown as standard error shows it.
 
     Args:
       program: one of MODULES.
@@ -73,6 +75,8 @@ def run(program: str) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (for the rest of the process)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if threading.current_thread() is not threading.main_thread():
         return importlib.import_module(MODULES[program]).main()
     handler = _CtrlC(program)

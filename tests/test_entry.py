@@ -69,6 +69,18 @@ def test_a_closed_output_is_as_good_as_none(tmp_path):
     assert (ended.returncode, ended.stderr) == (3, "")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_names_that_the_output_cannot_encode_are_escaped(tmp_path, encoding):
+    shown = "gr\xe4ph \u4e2d \udcff"  # the last is a byte of a file's name that is no UTF-8
+    (tmp_path / "command.py").write_text(
+        f"import rich.console\n\ndef main():\n    rich.console.Console(width=80).print({shown!a})\n    return 0\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "PYTHONIOENCODING": encoding}
+    words = [sys.executable, "-c", START.format("")]
+    ended = subprocess.run(words, env=environ, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert (ended.returncode, ended.stdout) == (0, f"{shown}\n".encode(encoding, "backslashreplace")), ended.stderr
+
+
 def test_one_that_a_launcher_passes_on_does_not_disturb_the_end(tmp_path):
     (tmp_path / "command.py").write_text(COMMAND.format(clean_s=0.1))
     patient = "entry.REPEAT_S = 600.0; "
