@@ -131,7 +131,8 @@ def locked_folder(prefix: str, where: Path | None = None) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
     try:
         with (folder / f"{_LOCK_NAME}.new").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with naming_file(folder):
+                fcntl.flock(lock, fcntl.LOCK_EX)
             Path(lock.name).rename(folder / _LOCK_NAME)  # a lock that can be seen is held
             yield folder
     finally:

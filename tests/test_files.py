@@ -1,6 +1,7 @@
 """Files that any room writes: an error names its file, and nothing half-written stays."""
 
 import errno
+import fcntl
 import gzip
 import json
 import math
@@ -150,6 +151,16 @@ def test_folders_of_killed_processes_are_removed_and_others_left_alone(tmp_path)
         assert remove_stale("work-", tmp_path) == [left]
         assert sorted(tmp_path.iterdir()) == sorted([used, other, tmp_path / "work-without-lock"])
     assert [path.name for path in tmp_path.iterdir()] == ["work-without-lock"]
+
+
+def test_a_folder_that_cannot_be_locked_is_named_and_removed(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=rf"No locks available: '{tmp_path}/work-"), locked_folder("work-", tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_benchmark_removes_what_killed_ones_left(tmp_path, monkeypatch):

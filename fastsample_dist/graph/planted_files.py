@@ -317,11 +317,21 @@ def _locked(work: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{work} is in use by another run; wait for it or choose another output.") from None
+        except OSError as error:  # Lustre and NFS mounted without locks
+            _remove_useless(work)
+            raise ValueError(
+                f"{work} cannot be locked ({error.strerror}), which keeps a second run away; choose an output on a "
+                "file system with locks."
+            ) from error
         try:
             yield
         finally:
-            if work.is_dir() and not (work / "state.json").exists():
-                shutil.rmtree(work)
+            _remove_useless(work)
+
+
+def _remove_useless(work: Path) -> None:
+    if work.is_dir() and not (work / "state.json").exists():
+        shutil.rmtree(work)
 
 
 @contextmanager

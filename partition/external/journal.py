@@ -68,7 +68,7 @@ class Journal:
     Attributes:
       path: the work directory.
     Raises:
-      WorkInUseError: another run is at work on the same output. ValueError: the directory cannot be made.
+      WorkInUseError: another run is at work on the same output. ValueError: the directory cannot be made or locked.
     """
 
     def __init__(self, output: str | Path) -> None:
@@ -89,6 +89,14 @@ class Journal:
             raise WorkInUseError(
                 f"{self.path} is in use by another run; wait for it or choose another output."
             ) from None
+        except OSError as error:  # Lustre and NFS mounted without locks
+            os.close(self._lock)
+            if not (self.path / JOURNAL_NAME).exists():
+                self.remove()
+            raise ValueError(
+                f"{self.path} cannot be locked ({error.strerror}), which keeps a second run away; choose an output on "
+                "a file system with locks."
+            ) from error
         self._steps = self._read()
         return self
 

@@ -1,5 +1,7 @@
 """Planted graphs on disk: what the files hold, and that kills, full disks and other threads change nothing."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -173,6 +175,17 @@ def test_an_output_that_exists_or_is_being_written_is_refused(plain, tmp_path, c
     write(tmp_path / "graph", on_rows=again)
     assert ".graph.planted is in use by another run; wait for it or choose another output." in capsys.readouterr().err
     assert contents(tmp_path / "graph") == contents(plain)
+
+
+def test_a_file_system_without_locks_is_refused_and_left_clean(tmp_path, capsys, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert generators.main(command(tmp_path / "graph")) == 1
+    line = f"{tmp_path}/.graph.planted cannot be locked (Function not implemented), which keeps a second run away;"
+    assert line in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_peak_memory_is_within_the_prediction(tmp_path):

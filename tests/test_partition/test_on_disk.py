@@ -1,7 +1,10 @@
 """Cutting on disk: the same bytes as in memory, resumed after SIGKILL anywhere, and refusals that lose nothing."""
 
 import dataclasses
+import errno
+import fcntl
 import json
+import os
 import re
 import signal
 import subprocess
@@ -197,6 +200,19 @@ def test_failure_names_the_place_of_the_unfinished_work(graph, tmp_path, capsys,
     assert "No space left on device; unfinished work is kept in " in line
     assert f"{work_directory(tmp_path / 'parts')}: the same command resumes from it" in line
     assert not (tmp_path / "parts").exists()
+
+
+def test_a_file_system_without_locks_is_refused_and_left_clean(graph, tmp_path, capsys, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert main(arguments(graph, tmp_path / "parts", "--method", "random", "--on-disk")) == 1
+    line = f"{work_directory(tmp_path / 'parts')} cannot be locked (No locks available), which keeps a second run away;"
+    assert capsys.readouterr().err == (
+        f"fastsample-partition: error: {line} choose an output on a file system with locks.\n"
+    )
+    assert list(tmp_path.iterdir()) == [graph]
 
 
 def test_full_disk_in_the_middle(tmp_path, capsys, monkeypatch):
