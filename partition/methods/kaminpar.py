@@ -124,11 +124,9 @@ def _run(request: PartitionRequest, graph: Path, parts: Path) -> None:
     }
     command = [sys.executable, "-I", "-S", str(PROGRAM), json.dumps(job)]
     log = graph.with_name("kaminpar.log")
-    with log.open("wb") as output:
-        with naming_file(log):
-            output.write(b"\n" * LOG_BYTES)
-            output.flush()
-        output.seek(0)
+    with naming_file(log):  # closing the file refuses, too
+        log.write_bytes(b"\n" * LOG_BYTES)
+    with log.open("r+b") as output:
         # In a session of its own: Ctrl-C reaches this process alone, which then ends the other.
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, **streams, start_new_session=True)

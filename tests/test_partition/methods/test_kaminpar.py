@@ -189,6 +189,19 @@ def test_full_disk_names_the_file_and_leaves_nothing(tmp_path, play):
     assert list((tmp_path / "small").iterdir()) == []
 
 
+def test_full_disk_under_what_it_prints_is_named(tmp_path, play):
+    small = tmp_path / "small"
+    (tmp_path / "work").mkdir()
+    play("os._exit(1)")
+    with pytest.raises(RuntimeError):
+        METHODS["kaminpar"].assign(drawn_in(tmp_path / "work"))
+    pages = -(-(tmp_path / "work" / "kaminpar.graph").stat().st_size // resource.getpagesize())
+    with small_tmpfs(small, pages * resource.getpagesize()):
+        with pytest.raises(OSError) as caught:
+            METHODS["kaminpar"].assign(drawn_in(small))
+        assert str(caught.value) == f"[Errno 28] No space left on device: '{small}/kaminpar.log'"
+
+
 def test_full_disk_while_the_parts_are_written_is_one_line_and_resumes(tmp_path, play):
     (tmp_path / "work").mkdir()
     play("os._exit(1)")
