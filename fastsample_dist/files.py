@@ -84,8 +84,12 @@ def cache_home() -> Path:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable (fsync of the directory itself)."""
-    _sync(path)
+    """Make the names in a directory durable (fsync of the directory itself), where its file system can do that."""
+    try:
+        _sync(path)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems have no fsync of directories
+            raise
 
 
 def _sync(path: Path) -> None:

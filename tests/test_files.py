@@ -6,9 +6,11 @@ import gzip
 import json
 import math
 import os
+import stat
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +127,23 @@ def test_a_durable_file_and_its_name_are_synced(tmp_path, monkeypatch, durable):
     write_text(tmp_path / "state.json", "{}", durable=durable)
     expected = [(str(tmp_path / ".state.json.partial"), False), (str(tmp_path), True)]
     assert synced == (expected if durable else [])
+
+
+def test_a_directory_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
+    """As those of 9p and of other network file systems; a disk's refusal is one."""
+    fsync = os.fsync
+
+    def refuse(handle, number=errno.EINVAL):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_text(tmp_path / "state.json", "{}", durable=True)
+    assert (tmp_path / "state.json").read_text() == "{}"
+    monkeypatch.setattr(os, "fsync", partial(refuse, number=errno.EIO))
+    with pytest.raises(OSError, match=f"Input/output error: '{tmp_path}/state.json'"):
+        write_text(tmp_path / "state.json", "{}", durable=True)
 
 
 KILLED = """
