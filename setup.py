@@ -33,6 +33,16 @@ def find_cmake() -> str:
     return found
 
 
+def run_cmake(*words: str) -> None:
+    """Run cmake, which prints what is wrong itself."""
+    status = subprocess.run([find_cmake(), *words], check=False).returncode
+    if status != 0:
+        raise SystemExit(
+            f"setup.py: `cmake {' '.join(words)}` ended with status {status}, for the reason printed above; the build "
+            "needs a C++17 compiler and make."
+        )
+
+
 def chosen_cuda() -> str:
     """FASTSAMPLE_CUDA: ON, OFF or AUTO."""
     chosen = os.environ.get("FASTSAMPLE_CUDA", "AUTO").upper()
@@ -64,12 +74,11 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         build_dir = self.build_dir()
         build_dir.mkdir(parents=True, exist_ok=True)
-        cmake, target = find_cmake(), self.target_dir()
         targets = "here" if self.is_in_place() else "all"
         options = [f"-DFS_CUDA={chosen_cuda()}", f"-DFS_CUDA_TARGETS={targets}"]
-        subprocess.run([cmake, "-S", str(ROOT / "csrc"), "-B", str(build_dir), *options], check=True)
-        subprocess.run([cmake, "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1)], check=True)
-        subprocess.run([cmake, "--install", str(build_dir), "--prefix", str(target)], check=True)
+        run_cmake("-S", str(ROOT / "csrc"), "-B", str(build_dir), *options)
+        run_cmake("--build", str(build_dir), "--parallel", str(os.cpu_count() or 1))
+        run_cmake("--install", str(build_dir), "--prefix", str(self.target_dir()))
 
     def get_outputs(self) -> list[str]:
         return [str(self.target_dir() / name) for name in LIBRARIES if (self.target_dir() / name).exists()]

@@ -292,25 +292,40 @@ def test_a_checkout_is_compiled_for_the_gpus_that_are_there(tmp_path, found, tar
     assert cuda_targets("all", programs / "nvcc", tmp_path, env=environment) == ["75-real", "80-real", "90"]
 
 
-def test_objects_that_were_copied_from_another_checkout_are_made_again(tmp_path):
-    """setup.py as far as CMake's first call, which is a program that writes down its words."""
+def in_place(tmp_path, cmake_script):
+    """The command that builds in place by a copy of setup.py and another program in the place of CMake, and its
+    environment.
+    """
     shutil.copy2(ROOT / "setup.py", tmp_path / "setup.py")
     (tmp_path / "fastsample_dist").mkdir()
-    said, program = tmp_path / "said", tmp_path / "bin" / "cmake"
+    program = tmp_path / "bin" / "cmake"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
+    program.write_text(f"#!/bin/sh\n{cmake_script}\n")
     program.chmod(0o755)
+    line = "import runpy, sys; sys.executable = '/nowhere/python'; sys.argv = ['setup.py', 'build_ext', '--inplace']; "
+    command = [sys.executable, "-c", f"{line}runpy.run_path('setup.py', run_name='__main__')"]
+    return command, {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def test_a_build_that_cmake_refuses_ends_in_one_line(tmp_path):
+    command, environment = in_place(tmp_path, "echo 'CMAKE_CXX_COMPILER not set' >&2; exit 1")
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=BUILD_S)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2] == "CMAKE_CXX_COMPILER not set"
+    line, reason = done.stderr.splitlines()[-1].split(" ended with status 1, ")
+    assert line.startswith(f"setup.py: `cmake -S {tmp_path}/csrc -B {tmp_path}/build/csrc ")
+    assert reason == "for the reason printed above; the build needs a C++17 compiler and make."
+
+
+def test_objects_that_were_copied_from_another_checkout_are_made_again(tmp_path):
+    """setup.py as far as CMake's first call, which is a program that writes down its words."""
+    said = tmp_path / "said"
+    command, environment = in_place(tmp_path, f'echo "$@" >> {said}')
     kept = tmp_path / "build" / "csrc"
     kept.mkdir(parents=True)
-    line = "import runpy, sys; sys.executable = '/nowhere/python'; sys.argv = ['setup.py', 'build_ext', '--inplace']; "
-    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     for home, stays in ((tmp_path / "csrc", True), (ROOT / "csrc", False)):
         (kept / "CMakeCache.txt").write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
-        run(
-            [sys.executable, "-c", f"{line}runpy.run_path('setup.py', run_name='__main__')"],
-            cwd=tmp_path,
-            env=environment,
-        )
+        run(command, cwd=tmp_path, env=environment)
         assert (kept / "CMakeCache.txt").exists() == stays
         assert f"-B {kept} " in said.read_text()
 
