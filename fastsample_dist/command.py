@@ -106,7 +106,8 @@ def _output_fails(error: OSError) -> bool:
 def make_console(**more: Any) -> Console:
     """Where a command prints: as wide as the terminal, or PLAIN_COLUMNS.
 
-    Text is shown as it stands: names of files and graphs are neither markup ("[/x]") nor emoji (":100:").
+    Text is shown as it stands: names of files and graphs are neither markup ("[/x]") nor emoji (":100:"). Where nobody
+    reads the output any longer (`| head`) printing raises BrokenPipeError.
 
     Args:
       more: other options of rich's Console.
@@ -114,7 +115,14 @@ def make_console(**more: Any) -> Console:
     from rich.console import Console
 
     columns = {"width": None if sys.stdout.isatty() else PLAIN_COLUMNS}
-    return Console(**{**columns, "highlight": False, "markup": False, "emoji": False, **more})
+    console = Console(**{**columns, "highlight": False, "markup": False, "emoji": False, **more})
+    console.on_broken_pipe = _refuse_closed_output  # rich's own ends the process without a word
+    return console
+
+
+def _refuse_closed_output() -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+    raise BrokenPipeError("standard output was closed by what read it; send it to a file, or read it to its end.")
 
 
 @contextmanager

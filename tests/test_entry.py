@@ -81,6 +81,32 @@ def test_names_that_the_output_cannot_encode_are_escaped(tmp_path, encoding):
     assert (ended.returncode, ended.stdout) == (0, f"{shown}\n".encode(encoding, "backslashreplace")), ended.stderr
 
 
+@pytest.mark.parametrize(
+    "console",
+    [
+        "from fastsample_dist.command import make_console; console = make_console()",
+        "from fastsample_dist.partition.report.display import _console; console = _console()",
+        "from fastsample_dist import DistContext; from fastsample_dist.train.report import make_console; "
+        "console = make_console(DistContext.from_env())",
+    ],
+    ids=["command", "partition", "train"],
+)
+def test_an_output_that_nobody_reads_any_longer_is_an_error_with_a_line(console):
+    code = (
+        f"import sys; from fastsample_dist.command import Parser, add_json, run_command; {console}; "
+        "made = Parser(prog='a-command'); add_json(made); sys.exit(run_command(made, lambda _: console.print('x'), []))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-c", code]
+    ended = subprocess.run(
+        words, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False
+    )
+    os.close(writing)
+    line = "standard output was closed by what read it; send it to a file, or read it to its end."
+    assert (ended.returncode, ended.stderr) == (1, f"a-command: error: {line}\n")
+
+
 def test_one_that_a_launcher_passes_on_does_not_disturb_the_end(tmp_path):
     (tmp_path / "command.py").write_text(COMMAND.format(clean_s=0.1))
     patient = "entry.REPEAT_S = 600.0; "

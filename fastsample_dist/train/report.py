@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastsample_dist import command
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.machine import Machines
 from fastsample_dist.comm.names import rank_names
@@ -36,16 +37,11 @@ REPORT_COLUMNS = 110  # of a file or a pipe
 
 
 def make_console(ctx: DistContext) -> Console:
-    """Where rank 0 prints, with a progress bar on a terminal; the other ranks' stays quiet. Text is shown as it stands,
-    as by command.make_console.
-    """
-    from rich.console import Console
-
+    """Where rank 0 prints, with a progress bar on a terminal; the other ranks' is quiet. See command.make_console."""
     pty_of_mpirun = ctx.launcher == "openmpi"  # its ranks write to a terminal of their own, wherever the output goes
     on_terminal = ctx.rank == 0 and sys.stdout.isatty() and not pty_of_mpirun
     width = None if on_terminal else REPORT_COLUMNS
-    as_it_stands = {"highlight": False, "markup": False, "emoji": False}
-    return Console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width, **as_it_stands)
+    return command.make_console(quiet=ctx.rank != 0, force_terminal=on_terminal, width=width)
 
 
 def device_lines(ctx: DistContext, places: Sequence[Placement]) -> list[str]:

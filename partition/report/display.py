@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from fastsample_dist.command import make_console
 from fastsample_dist.partition.progress import Progress
 from fastsample_dist.partition.report.multiplicity import EdgeCounts
 
@@ -170,9 +171,9 @@ def origin_words(report: Mapping[str, Any]) -> str:
 
 
 def _console() -> Console:
-    as_it_stands = {"file": sys.stdout, "markup": False, "emoji": False}  # names are neither "[/x]" nor ":100:"
-    console = Console(**as_it_stands)
-    return console if console.is_terminal else Console(**as_it_stands, width=LOG_WIDTH)
+    shown = {"file": sys.stdout, "highlight": True}
+    console = make_console(**shown, width=None)
+    return console if console.is_terminal else make_console(**shown, width=LOG_WIDTH)
 
 
 def _summary(report: Mapping[str, Any]) -> Iterator[str]:
