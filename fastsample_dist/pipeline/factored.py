@@ -138,6 +138,7 @@ class FactoredExecutor:
         self._work, self._queue, self._begin_epoch, self._comm = work, queue, begin_epoch, work.comm
         self._meeting_point = meeting_point
         self._task: Task | None = None  # that this rank has in hand
+        self._ended_first = ""  # who had ended when this rank failed
 
     def run(self, epoch: int, first_group: int, num_groups: int, train: Train, update: Update) -> int:
         """See tasks.Executor. Collective: every rank must call this."""
@@ -166,7 +167,7 @@ class FactoredExecutor:
 
     def who_ended(self, within_s: float = 0.0) -> str:
         """See tasks.Executor."""
-        return self._queue.who_ended(within_s)
+        return self._queue.who_ended(within_s) if self._queue.failure is None else self._ended_first
 
     def close(self) -> None:
         """Watch the other ranks no longer, and leave those of other machines."""
@@ -256,6 +257,8 @@ class FactoredExecutor:
             yield
         except BaseException as error:
             line = str(error) if isinstance(error, RolesError) else self._line(error)
+            if self._queue.failure is None:  # else, and from here on, ranks end because of a failure
+                self._ended_first = self._queue.who_ended()
             self._queue.fail(line)
             if self._meeting_point is not None:
                 self._meeting_point.pass_on(line)

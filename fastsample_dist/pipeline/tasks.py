@@ -124,7 +124,8 @@ class Executor(Protocol):
         ...
 
     def who_ended(self, within_s: float = 0.0) -> str:
-        """Which other rank has ended, in which role and at what, in one line; "" where all are there.
+        """Which other rank has ended, in which role and at what, in one line; "" where all are there. Of ranks that end
+        after `run` has failed nothing is said: they end because of it.
 
         Args:
           within_s: a rank whose connections broke just now is given so long to end.

@@ -14,7 +14,7 @@ import torch
 from fastsample_dist import DistData, DistLoader, FeatureCache
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.testing import RankError, run_distributed
-from fastsample_dist.train import Callback, Checkpointer, CheckpointSettings, NonFiniteError
+from fastsample_dist.train import Callback, Checkpointer, CheckpointSettings, NonFiniteError, factored_epoch
 from fastsample_dist.train.checkpoint_files import CheckpointFiles
 from fastsample_dist.train.report import CacheFigures, History, RoleFigures
 from fastsample_dist.train.stop import StopSignal
@@ -171,6 +171,32 @@ def test_a_rank_that_is_killed_where_all_meet_is_named_with_its_role(path, tmp_p
         run_distributed(2, killed_at_a_meeting, ENOUGH_S, (path, tmp_path), comm_timeout_s=NEVER_S)
     said = (tmp_path / "said").read_text()
     assert said.endswith("rank 1 (sampler) ended while it held no task.") and "\n" not in said, said
+
+
+class Fails(Callback):
+    """Raises what torch raises of shapes that do not fit."""
+
+    def on_update(self, step):
+        raise RuntimeError("shapes cannot be multiplied")
+
+
+def failing_alone(ctx, path, folder):
+    factored_epoch.ENDS_WITHIN_S = NEVER_S
+    model = make_model("sage")
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), ctx)
+    loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles="1+1")
+    try:
+        trainer.fit(loader, EPOCHS, [Fails()])
+    except RuntimeError as error:
+        (folder / str(ctx.rank)).write_text(str(error))
+        raise
+
+
+def test_a_rank_whose_failure_ends_the_others_does_not_say_that_they_ended(path, tmp_path):
+    with pytest.raises(RankError, match="shapes cannot be multiplied"):
+        run_distributed(2, failing_alone, ENOUGH_S, (path, tmp_path), comm_timeout_s=NEVER_S)
+    assert (tmp_path / "0").read_text() == "shapes cannot be multiplied"
+    assert (tmp_path / "1").read_text() == "rank 0 (trainer) failed: RuntimeError: shapes cannot be multiplied"
 
 
 # ---- the command ----
