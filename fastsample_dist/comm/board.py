@@ -11,6 +11,10 @@ of its communicator alone, and ranks are numbered as in the run, whatever their 
 `StoreBoard` writes to a torch.distributed store over a connection of its own; `FileBoard` to memory that the ranks of
 one machine share (MPI has no store): ranks of other machines are shown as not visible from here. The shared file is
 unlinked as soon as all have opened it, so nothing can be left behind.
+
+A connection that breaks does not say whose process ended, and that rank may be in the same collective as the others. So
+a rank that leaves by an error of its own says so on a StoreBoard, and ranks of its machine say it of one that was
+killed.
 """
 
 from __future__ import annotations
@@ -21,18 +25,23 @@ import os
 import struct
 import tempfile
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
 
+from fastsample_dist.comm.processes import has_ended, own_process
+
 logger = logging.getLogger(__name__)
 
 NUM_LANES = 16  # communicators of a rank that a FileBoard has room for; later ones are not published
 SHARED_MEMORY = "/dev/shm"
+ENDED = "ended"  # how many notes of ranks that have ended there are; each under its number
+POLL_S = 0.02
 STORE_TIMEOUT_S = 2.0  # one request to the store when a run is diagnosed
 MAX_LANE_BYTES = 32
 _RECORD = struct.Struct(f"<qqd{MAX_LANE_BYTES}s104s")  # step, calls, time, lane, text; 160 bytes
@@ -67,6 +76,20 @@ class StatusBoard(ABC):
         """By rank of the run: the latest status, or why there is none. Bounded in time."""
 
     @abstractmethod
+    def leave(self) -> None:
+        """Publish that this rank leaves the run, by no failure of a collective. Never raises or waits, as `publish`."""
+
+    @abstractmethod
+    def ended(self, ranks: Sequence[int], within_s: float = 0.0) -> list[int]:
+        """Which of these ranks have left or whose processes have ended, as far as is known, the first one first: others
+        end because of it. Bounded in time.
+
+        Args:
+          ranks: of the run, ascending.
+          within_s: one of them is given so long to end.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Release it. A second call does nothing."""
 
@@ -84,13 +107,22 @@ class StoreBoard(StatusBoard):
         self._store: dist.Store | None = store
         self._rank, self._server = rank, server
         store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
+        self._try(lambda store: store.set(f"process/{rank}", own_process()))
 
     def publish(self, lane: str, status: Status) -> None:
         """See StatusBoard. A store that is gone is not asked again."""
+        value = f"{status.step} {status.calls} {status.at_s} {status.what}"
+        self._try(lambda store: store.set(f"{lane}/{self._rank}", value))
+
+    def leave(self) -> None:
+        """See StatusBoard."""
+        self._try(lambda store: _note_ended(store, self._rank))
+
+    def _try(self, call: Callable[[dist.Store], object]) -> None:
         if self._store is None:
             return
         try:
-            self._store.set(f"{lane}/{self._rank}", f"{status.step} {status.calls} {status.at_s} {status.what}")
+            call(self._store)
         except RuntimeError as error:
             logger.debug("rank %d: the status board is gone: %s", self._rank, error)
             self._store = None
@@ -117,9 +149,46 @@ class StoreBoard(StatusBoard):
         except RuntimeError as error:
             logger.debug("rank %d: the status board cannot be read: %s", self._rank, error)
 
+    def ended(self, ranks: Sequence[int], within_s: float = 0.0) -> list[int]:
+        """See StatusBoard."""
+        store, found = self._store, []
+        if store is None:
+            return found
+        end_s = time.monotonic() + within_s
+        reader = threading.Thread(target=self._await_ended, args=(store, ranks, end_s, found), daemon=True)
+        reader.start()  # see `read`
+        reader.join(within_s + STORE_TIMEOUT_S)
+        return found
+
+    def _await_ended(self, store: dist.Store, ranks: Sequence[int], end_s: float, found: list[int]) -> None:
+        try:
+            keys = {rank: f"process/{rank}" for rank in ranks if rank != self._rank}
+            processes = {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
+            while True:
+                noted = _noted_ended(store)
+                seen = [rank for rank, process in processes.items() if rank not in noted and has_ended(process)]
+                for rank in seen:
+                    _note_ended(store, rank)  # for ranks of other machines
+                ended = [rank for rank in (*noted, *seen) if rank in keys]
+                if ended or time.monotonic() >= end_s:
+                    found.extend(dict.fromkeys(ended))  # several may have noted the same
+                    return
+                time.sleep(POLL_S)
+        except RuntimeError as error:
+            logger.debug("rank %d: the status board cannot be read: %s", self._rank, error)
+
     def close(self) -> None:
         """See StatusBoard."""
         self._store = None
+
+
+def _note_ended(store: dist.Store, rank: int) -> None:
+    store.set(f"{ENDED}/{store.add(ENDED, 1)}", str(rank))
+
+
+def _noted_ended(store: dist.Store) -> list[int]:
+    keys = [f"{ENDED}/{number + 1}" for number in range(store.add(ENDED, 0))]
+    return [int(store.get(key)) for key in keys if store.check([key])]
 
 
 def _parse(value: bytes) -> Status:
@@ -199,6 +268,13 @@ class FileBoard(StatusBoard):
             if name.rstrip(b"\0") == lane.encode():
                 return Status(step, text.rstrip(b"\0").decode(errors="replace"), calls, at_s)
         return "made none so far" if name == bytes(MAX_LANE_BYTES) else "not published"  # its last record is still free
+
+    def leave(self) -> None:
+        """See StatusBoard. Nothing: under MPI nobody is left who could ask."""
+
+    def ended(self, ranks: Sequence[int], within_s: float = 0.0) -> list[int]:
+        """See StatusBoard. Nobody, see `leave`."""
+        return []
 
     def _at(self, rank: int, record: int) -> int:
         return (rank * NUM_LANES + record) * _RECORD.size

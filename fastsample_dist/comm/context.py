@@ -177,6 +177,8 @@ class DistContext:
         self._left = True
         if isinstance(error, KeyboardInterrupt):
             report_interrupts_in_one_line(self.rank)
+        if self.comm.failure is None or isinstance(error, KeyboardInterrupt):
+            self.comm.watch.leave_run()
         if self.comm.abort_ends_process:
             _print_failure(self.rank, error)
         self.comm.abort()

@@ -12,7 +12,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _ENDED = ("Z", "X")  # states in /proc: nobody has waited for it yet; gone
+_BOOT_ID, _PROCESS_IDS = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _STATE, _START = 0, 19  # fields of /proc/PID/stat behind the name
+
+
+def own_process() -> str:
+    """This process, for `has_ended` of another one."""
+    return f"{_visible_from()} {os.getpid()} {_facts(os.getpid())[1]}"
+
+
+def has_ended(process: str) -> bool:
+    """Whether a process, as `own_process` gave it, has ended; False where it cannot be seen from this one."""
+    where, pid, start = process.rsplit(" ", 2)
+    if where != _visible_from():
+        return False
+    state, start_now = _facts(int(pid))
+    return start_now != start or state in _ENDED
 
 
 class Processes:
@@ -50,6 +65,14 @@ class Processes:
         for descriptor in self._ranks:
             os.close(descriptor)
         self._ranks, self._starts = {}, {}
+
+
+def _visible_from() -> str:
+    """The same for processes that see each other under the same numbers; else one that is no other process's."""
+    try:
+        return f"{_BOOT_ID.read_text(encoding='ascii').strip()} {_PROCESS_IDS.readlink()}"
+    except OSError:
+        return f"unknown, of process {os.getpid()}"
 
 
 def _facts(pid: int) -> tuple[str | None, str | None]:

@@ -1,8 +1,8 @@
 """One communicator's watch: publishes its collectives on the board, notes them in a trace, names who is missing.
 
-All ranks of a communicator make the same calls in the same order. So when a deadline passes or a connection breaks,
-the members that have entered fewer collectives than this rank are those that did not come, and those that have entered
-as many, but another one, have left the common path.
+All ranks of a communicator make the same calls in the same order. So when a deadline passes or a connection breaks, and
+no rank is known to have ended, the members that have entered fewer collectives than this rank are those that did not
+come, and those that have entered as many, but another one, have left the common path.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fastsample_dist.device.clock import Clock
 
 logger = logging.getLogger(__name__)
 
+ENDS_WITHIN_S = 0.5  # between a rank's last connection and the end of its process
 OTHERS_S = 1.0  # for the other ranks to report the same: a launcher ends all as soon as one leaves
 Found = Mapping[int, Status | str]  # what the board holds, by rank of the run
 
@@ -94,12 +95,21 @@ class Watch:
             return ""
         found, now_s = board.read(self.lane, self._ranks), time.time()
         own = found[self._rank]
-        if isinstance(error, PeerLostError):
-            astray = "" if isinstance(own, str) else _missing(found, own, now_s) or _elsewhere(found, own)
+        lost = isinstance(error, PeerLostError)
+        ended = [] if isinstance(own, str) else board.ended(self._ranks, ENDS_WITHIN_S if lost else 0.0)
+        if lost:
+            astray = _ended(ended, found, now_s)
+            if not astray and isinstance(own, Status):
+                astray = _missing(found, own, now_s) or _elsewhere(found, own)
             return astray and f" ({astray})"
         logger.error("%s", _table(found, self._rank, deadline.elapsed_s, now_s))
         time.sleep(OTHERS_S)
-        return f" ({own if isinstance(own, str) else _blame(found, own, now_s)})"
+        return f" ({own if isinstance(own, str) else _ended(ended, found, now_s) or _blame(found, own, now_s)})"
+
+    def leave_run(self) -> None:
+        """Publish that this rank leaves by an error of its own, before its connections break."""
+        if self._run.board is not None:
+            self._run.board.leave()
 
     def close(self) -> None:
         """Close the board; the watch of a duplicate or a sub-group leaves it open."""
@@ -147,7 +157,20 @@ def _missing(found: Found, own: Status, now_s: float) -> str:
     if not behind:
         return ""
     first = min(behind, key=lambda peer: behind[peer].calls)
-    last = behind[first]
     who = "last seen" if len(behind) == 1 else f"rank {first} was last seen"
+    return f"{rank_names(list(behind))} did not come: {who} {_when(behind[first], now_s)}"
+
+
+def _ended(ended: Sequence[int], found: Found, now_s: float) -> str:
+    """The ranks that have ended, and where the one was that ended first; "" for none."""
+    if not ended:
+        return ""
+    last = found[ended[0]]
+    who = "last seen" if len(ended) == 1 else f"rank {ended[0]} was last seen"
+    seen = last if isinstance(last, str) else f"{who} {_when(last, now_s)}"
+    return f"{rank_names(sorted(ended))} {'has' if len(ended) == 1 else 'have'} ended: {seen}"
+
+
+def _when(last: Status, now_s: float) -> str:
     where = f"{last.what}{f' of step {last.step}' if last.step >= 0 else ''}"
-    return f"{rank_names(list(behind))} did not come: {who} {max(0.0, now_s - last.at_s):.1f} s ago in or after {where}"
+    return f"{max(0.0, now_s - last.at_s):.1f} s ago in or after {where}"

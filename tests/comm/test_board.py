@@ -18,6 +18,7 @@ from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard
 from fastsample_dist.comm.context import _shared_board
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError, PeerLostError
 from fastsample_dist.comm.local import LocalCommunicator
+from fastsample_dist.comm.processes import has_ended, own_process
 from fastsample_dist.comm.watch import Watch
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
 from tests.comm.test_failures import free_port
@@ -181,6 +182,36 @@ def test_after_a_lost_connection_a_rank_that_is_in_another_collective_is_named(b
     watch = published(boards, {0: ["a", "b"], 1: ["a", "barrier of exit"], 2: ["a", "b"]})[0]
     said = watch.diagnosis(PeerLostError("failed because a peer ended"), Deadline(3.0))
     assert said == " (rank 1 makes another collective instead: barrier of exit)"
+
+
+def test_after_a_lost_connection_a_rank_that_left_in_the_same_collective_is_named(boards):
+    """Ranks that leave because of it are not the first."""
+    watches = published(boards, {0: ["a", "b"], 1: ["a", "b"], 2: ["a", "b"]})
+    lost, deadline = PeerLostError("failed because a peer ended"), Deadline(3.0)
+    watches[2].leave_run()
+    said = watches[0].diagnosis(lost, deadline)
+    if isinstance(boards[0], FileBoard):  # under MPI the run ends with the rank
+        assert said == ""
+        return
+    assert said.startswith(" (rank 2 has ended: last seen ") and said.endswith(" s ago in or after b of step 5)")
+    watches[1].leave_run()
+    assert watches[0].diagnosis(lost, deadline).startswith(" (ranks 1, 2 have ended: rank 2 was last seen ")
+    assert watches[2].diagnosis(lost, deadline).startswith(" (rank 1 has ended: last seen ")
+
+
+def test_a_rank_that_has_ended_is_named_before_those_that_are_behind():
+    boards = [StoreBoard(dist.HashStore(), 0, "rank 0")]
+    boards += [StoreBoard(boards[0]._store, rank, "rank 0") for rank in (1, 2)]
+    watches = published(boards, {0: ["a", "b"], 1: ["a"], 2: ["a", "b"]})
+    watches[2].leave_run()
+    for error in (PeerLostError("failed because a peer ended"), DeadlineError(3.0)):
+        assert watches[0].diagnosis(error, Deadline(3.0)).startswith(" (rank 2 has ended: last seen ")
+
+
+def test_a_process_has_ended_when_its_number_is_free_or_anothers_as_far_as_it_can_be_seen():
+    own = own_process()
+    elsewhere, earlier = f"another kernel {own}", own.rsplit(" ", 1)[0] + " 1"
+    assert [has_ended(process) for process in (own, elsewhere, earlier)] == [False, False, True]
 
 
 def test_other_errors_are_not_diagnosed(boards):

@@ -4,6 +4,7 @@ What must not be waited for is a deadline of NEVER_S, longer than these tests la
 """
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from fastsample_dist.comm import watch
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import LaunchInfo
 from fastsample_dist.comm.rendezvous import all_gather_once, meet
@@ -135,6 +137,23 @@ def test_a_killed_rank_is_an_error_with_rank_purpose_and_step():
     with pytest.raises(RankError) as failed:
         run_distributed(2, survive_a_kill, **WITHOUT_WAITING)
     assert "rank 0, step 5: all_reduce of gradients failed because a peer ended" in str(failed.value)
+
+
+def die_within(ctx):
+    """Rank 2 is killed when it has entered the collective that the others wait in."""
+    if ctx.rank == 2:
+        ctx.comm.watch.enter(5, "all_reduce of gradients")
+        os.kill(os.getpid(), signal.SIGKILL)
+    ctx.comm.step, watch.ENDS_WITHIN_S = 5, ENOUGH_S
+    raise AssertionError(error_of(ctx.comm.all_reduce, torch.ones(3), purpose="gradients")[0])
+
+
+def test_a_rank_that_is_killed_in_the_same_collective_is_named():
+    with pytest.raises(RankError) as failed:
+        run_distributed(3, die_within, **WITHOUT_WAITING)
+    said = r"rank [01], step 5: all_reduce of gradients failed because a peer ended .*; see its error "
+    first = r"\((rank 2 has ended: |ranks [01], 2 have ended: rank 2 was )last seen "
+    assert re.search(said + first, str(failed.value)), str(failed.value)
 
 
 def raise_on_one(ctx):

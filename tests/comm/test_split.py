@@ -349,7 +349,7 @@ def test_a_killed_member_is_named_and_the_other_group_works_on(tmp_path):
         run_distributed(4, killed, ENOUGH_S, args=(tmp_path,), comm_timeout_s=NEVER_S)
     message = str(failed.value)
     assert "rank 1 (group of ranks 1, 3), step 5: all_reduce of gradients failed because a peer ended" in message
-    assert "(rank 3 did not come: last seen " in message
+    assert "(rank 3 has ended: last seen " in message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
 
 
