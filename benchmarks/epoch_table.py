@@ -40,12 +40,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 GRAPH = ["--scale", "19", "--edge-factor", "16", "--features", "100", "--classes", "47", "--train-fraction", "0.1"]
 MODEL = ["--model", "sage", "--hidden", "256", "--layers", "3", "--batch-size", "1000", "--fanouts", "15,10,5"]
 HOSTS, ONE_MACHINE, DISTDGL, PYG = "hosts", "one machine", "DistDGL 1.1.3", "PyG"
-RUNS = [  # (scheme, DISTDGL or PYG; precision; dropout; launcher, HOSTS, ONE_MACHINE of DistDGL, or layout of PyG)
+RUNS = [  # (scheme, DISTDGL or PYG; precision; dropout; launcher, HOSTS, or ONE_MACHINE of the peers)
     ("hybrid", "fp32", 0.5, "torchrun"),
     ("hybrid", "fp32", 0.5, "mpirun"),
     (DISTDGL, "fp32", 0.5, ONE_MACHINE),
-    (PYG, "fp32", 0.5, "coo"),
-    (PYG, "fp32", 0.5, "csc"),
+    (PYG, "fp32", 0.5, ONE_MACHINE),
     ("hybrid", "fp32", 0.5, HOSTS),
     (DISTDGL, "fp32", 0.5, HOSTS),
     ("hybrid", "bf16", 0.5, "torchrun"),
@@ -55,12 +54,12 @@ RUNS = [  # (scheme, DISTDGL or PYG; precision; dropout; launcher, HOSTS, ONE_MA
     ("vanilla", "fp32", 0.5, HOSTS),
     ("hybrid", "fp32", 0.0, "torchrun"),
     (DISTDGL, "fp32", 0.0, ONE_MACHINE),
+    (PYG, "fp32", 0.0, ONE_MACHINE),
 ]
 PEERS = {  # what epochs are compared with, in columns where it was measured
     "DistDGL on one machine": (DISTDGL, ONE_MACHINE),
     "DistDGL on hosts": (DISTDGL, HOSTS),
-    "PyG (coo)": (PYG, "coo"),
-    "PyG (csc)": (PYG, "csc"),
+    "PyG": (PYG, ONE_MACHINE),
 }
 COLUMNS = ("epoch", "sample", "fetch", "compute", "gradients", "other", "PSS", "floor", "all_reduce", "epoch / both")
 
@@ -160,10 +159,10 @@ def run_watched(command: list[str]) -> int:
     return peak_bytes
 
 
-def run_pyg(parts: Path, dropout: float, layout: str, ranks: int, epochs: int, work: Path) -> dict[str, float]:
+def run_pyg(parts: Path, dropout: float, ranks: int, epochs: int, work: Path) -> dict[str, float]:
     """Medians of one run of benchmarks/pyg_epoch.py; its compute contains the all_reduce."""
-    result = work / f"pyg-{layout}-{dropout}.json"
-    command = [*start_command("torchrun", ranks), "benchmarks/pyg_epoch.py", "--data", str(parts), "--layout", layout]
+    result = work / f"pyg-{dropout}.json"
+    command = [*start_command("torchrun", ranks), "benchmarks/pyg_epoch.py", "--data", str(parts)]
     command += ["--epochs", str(epochs), "--dropout", str(dropout), "--json", str(result)]
     peak_bytes = run_watched(command)
     found = json.loads(result.read_text())["medians"]
@@ -286,7 +285,7 @@ def measure(arguments: argparse.Namespace) -> tuple[int, dict]:
         elif scheme == PYG:
             if not arguments.pyg:
                 continue
-            row = run_pyg(prepare(work, 1)[1], dropout, launcher, ranks, epochs, work)
+            row = run_pyg(prepare(work, 1)[1], dropout, ranks, epochs, work)
         elif launcher == HOSTS:
             row = run_epochs(parts, case, ranks, epochs, work)
         else:

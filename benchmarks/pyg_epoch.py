@@ -1,14 +1,12 @@
 """Seconds per epoch of PyTorch Geometric, as its users train on a graph that one machine holds.
 
-    torchrun --nproc-per-node 2 benchmarks/pyg_epoch.py --data parts-1 [--layout coo|csc] [--epochs 6] [--json FILE]
+    torchrun --nproc-per-node 2 benchmarks/pyg_epoch.py --data parts-1 [--epochs 6] [--json FILE]
 
 Every rank takes its share of the training nodes, samples by NeighborLoader (pyg-lib, or torch_sparse), gathers
 features and trains torch_geometric's GraphSAGE under DistributedDataParallel; layers are trimmed to what the seeds
 still need, as PyG recommends. `parts-1` is a partition into one part: its files are mapped, so that the ranks share one
 copy of the features. NeighborLoader draws for a node once, at the hop that first reaches it, so its batches have fewer
-edges than message flow graphs of the same fanouts; they are counted. "coo" gives the model the loader's edges, whose
-messages are written and then summed; "csc" marks them as sorted by destination (EdgeIndex): PyG multiplies sparse
-matrices then.
+edges than message flow graphs of the same fanouts; they are counted.
 
 Times: sample (the loader's next batch), fetch (its features and labels), compute (forward, backward with the
 all_reduce, optimizer); medians of the epochs after the first.
@@ -23,11 +21,10 @@ import sys
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from fastsample_dist.bench.conditions import conditions
 from fastsample_dist.command import Parser, add_json, run_command
@@ -35,17 +32,7 @@ from fastsample_dist.device.allocator import reuse_freed_memory
 from fastsample_dist.graph import storage
 from fastsample_dist.interop import pyg
 
-LAYOUTS = ("coo", "csc")
 PARTS = ("sample", "fetch", "compute")
-
-
-def edges_of(batch: Any, layout: str) -> Tensor:
-    """The batch's edges as the model is to read them."""
-    if layout == "coo":
-        return batch.edge_index
-    from torch_geometric import EdgeIndex
-
-    return EdgeIndex(batch.edge_index, sparse_size=(batch.num_nodes, batch.num_nodes), sort_order="col")
 
 
 class Rank:
@@ -63,7 +50,7 @@ class Rank:
                 f"{args.data} has {manifest.num_parts} parts; expected 1: PyG's ranks hold the whole graph."
             )
         part = storage.load_part(args.data, manifest, 0)
-        self.layout, self.features, self.labels = args.layout, part.features, part.labels
+        self.features, self.labels = part.features, part.labels
         seeds = part.splits["train"]
         fewest = seeds.numel() // world_size  # of any rank: all make as many steps
         self.steps = -(-fewest // args.batch_size)
@@ -94,7 +81,7 @@ class Rank:
             features, labels = self.features[batch.n_id], self.labels[batch.n_id[: batch.batch_size]]
             lap("fetch")
             scores = self.model(
-                features, edges_of(batch, self.layout), num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+                features, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
                 num_sampled_edges_per_hop=batch.num_sampled_edges,
             )  # fmt: skip
             loss = nn.functional.cross_entropy(scores[: batch.batch_size], labels)
@@ -123,7 +110,7 @@ def measure(args: argparse.Namespace) -> tuple[int, dict]:
         args.json = None  # rank 0 writes it
     else:
         shown = ", ".join(f"{name} {medians[name]:.3f} s" for name in ("epoch", *PARTS))
-        print(f"PyG, {args.layout}: {shown}; {medians['edges']:,.0f} edges, {medians['inputs']:,.0f} input nodes")
+        print(f"PyG: {shown}; {medians['edges']:,.0f} edges, {medians['inputs']:,.0f} input nodes")
     return 0, {"conditions": known, "epochs": epochs, "medians": medians}
 
 
@@ -131,7 +118,6 @@ def make_parser() -> argparse.ArgumentParser:
     """Command line."""
     parser = Parser(prog="pyg_epoch.py", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="partition into one part")
-    parser.add_argument("--layout", choices=LAYOUTS, default="coo")
     parser.add_argument("--fanouts", type=lambda text: [int(n) for n in text.split(",")], default=[15, 10, 5])
     parser.add_argument("--batch-size", type=int, default=1000, help="seeds per rank and step")
     parser.add_argument("--hidden", type=int, default=256)

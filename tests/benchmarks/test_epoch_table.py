@@ -34,12 +34,12 @@ def shown(*cases):
     return epoch_table.table(rows, dict(zip(rows, cases, strict=True))).splitlines()
 
 
-OURS, PYG = ("hybrid", "fp32", 0.5, "torchrun"), ("PyG", "fp32", 0.5, "coo")
+OURS, PYG = ("hybrid", "fp32", 0.5, "torchrun"), ("PyG", "fp32", 0.5, "one machine")
 
 
 def test_epochs_are_compared_with_the_peers_that_were_measured():
     head, _, ours, peer = shown(OURS, PYG)
-    assert head.endswith("| epoch of PyG (coo) / this | sample + fetch of PyG (coo) / this |") and "DistDGL" not in head
+    assert head.endswith("| epoch of PyG / this | sample + fetch of PyG / this |") and "DistDGL" not in head
     assert ours.endswith("| 1.50x | 1.50x |") and peer.endswith("| 1.00x | 1.00x |")
     head, _, ours, _ = shown(OURS, ("DistDGL 1.1.3", "fp32", 0.0, "one machine"))
     assert "epoch of DistDGL on one machine / this" in head and ours.endswith("| - | - |")  # another dropout
@@ -66,16 +66,12 @@ def arguments(path, *options):
     return pyg_epoch.make_parser().parse_args([*given, *options])
 
 
-def test_both_layouts_train_alike(tmp_path, own_sampler):
-    path, losses = parts_of(tmp_path, 1), []
-    for layout in pyg_epoch.LAYOUTS:
-        own = pyg_epoch.Rank(arguments(path, "--layout", layout), 0, 1)
-        epochs = [own.run_epoch() for _ in range(3)]
-        assert epochs[0]["epoch"] >= sum(epochs[0][part] for part in pyg_epoch.PARTS) * 0.99
-        assert epochs[0]["edges"] > 0 and epochs[0]["inputs"] > 0
-        losses.append(torch.tensor([epoch["loss"] for epoch in epochs]))
-    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
-    assert losses[0][2] < losses[0][0]
+def test_pyg_trains(tmp_path, own_sampler):
+    own = pyg_epoch.Rank(arguments(parts_of(tmp_path, 1)), 0, 1)
+    epochs = [own.run_epoch() for _ in range(3)]
+    assert epochs[0]["epoch"] >= sum(epochs[0][part] for part in pyg_epoch.PARTS) * 0.99
+    assert epochs[0]["edges"] > 0 and epochs[0]["inputs"] > 0
+    assert epochs[2]["loss"] < epochs[0]["loss"]
 
 
 def test_ranks_make_as_many_steps_as_each_other(tmp_path, own_sampler, monkeypatch):
