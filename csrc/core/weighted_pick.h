@@ -72,6 +72,8 @@ class SumTree {
     for (int64_t i = degree; i < num_leaves_; ++i) nodes_[num_leaves_ + i] = 0;
   }
 
+  FS_HD int64_t num_leaves() const { return num_leaves_; }
+
   // Before sum_up: leaves the position out.
   FS_HD void leave_out(int64_t position) { nodes_[num_leaves_ + position] = 0; }
 
