@@ -88,13 +88,18 @@ def add_json(parser: argparse.ArgumentParser, text: str = "write the results her
 def one_line(error: BaseException) -> str:
     """The text of an error without line breaks; its type when it has no text. Standard output is named if it failed."""
     if isinstance(error, OSError) and error.filename is None and _output_fails(error):
+        if error.errno == errno.EPIPE:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+            return "standard output was closed by what read it; send it to a file, or read it to its end."
         return f"standard output cannot be written ({error.strerror}); make room there, or send it elsewhere."
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _output_fails(error: OSError) -> bool:
-    """A disk is full, and it is that of standard output: an empty line cannot be written there either."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    """A disk is full or nobody reads any longer, and that is of standard output: an empty line cannot be written there
+    either.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE):
         return False
     try:
         print(flush=True)
@@ -121,8 +126,7 @@ def make_console(**more: Any) -> Console:
 
 
 def _refuse_closed_output() -> NoReturn:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
-    raise BrokenPipeError("standard output was closed by what read it; send it to a file, or read it to its end.")
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 @contextmanager
