@@ -65,7 +65,8 @@ class EdgeLists {
   struct Edge {
     int64_t dst, src, position;
     double weight;
-    int32_t count;  // of equal edges that it stands for
+    int32_t count;   // of equal edges that it stands for
+    int32_t unlike;  // of these, of another weight; 0 where the source is below the destination
   };
 
   // What to do with the list, and what the oracle makes of it.
@@ -92,8 +93,8 @@ class EdgeLists {
     for (size_t i = 0; i < src_.size(); ++i) {
       const double weight = weight_type == FS_FLOAT32 ? single_[i] : weight_type == FS_FLOAT64 ? exact_[i] : 0;
       const int64_t position = static_cast<int64_t>(i);
-      edges.push_back({dst_[i], src_[i], position, weight, 1});
-      if (undirected && src_[i] != dst_[i]) edges.push_back({src_[i], dst_[i], position, weight, 1});
+      edges.push_back({dst_[i], src_[i], position, weight, 1, 0});
+      if (undirected && src_[i] != dst_[i]) edges.push_back({src_[i], dst_[i], position, weight, 1, 0});
     }
     return edges;
   }
@@ -109,6 +110,7 @@ class EdgeLists {
     for (const Edge& edge : edges) {
       if (!merged.empty() && merged.back().dst == edge.dst && merged.back().src == edge.src) {
         ++merged.back().count;
+        merged.back().unlike += edge.src >= edge.dst && edge.weight != merged.back().weight;
       } else {
         merged.push_back(edge);
       }
@@ -126,6 +128,7 @@ class EdgeLists {
       Bucket<Weight>& bucket = buckets[static_cast<size_t>(b)];
       const int64_t first = kBounds[b], num_rows = kBounds[b + 1] - first;
       std::vector<int32_t> counts(bucket.keys.size());
+      int64_t unlike = 0;
       const FsEdgeBucket what = {bucket.keys.data(),
                                  weights == nullptr ? nullptr : bucket.weights.data(),
                                  with_positions ? bucket.positions.data() : nullptr,
@@ -138,7 +141,7 @@ class EdgeLists {
                                  type_code<Id>(),
                                  how.merge,
                                  num_threads,
-                                 nullptr};
+                                 how.merge ? &unlike : nullptr};
       std::vector<int64_t> degrees(static_cast<size_t>(num_rows));
       int64_t num_edges = -1;
       succeed(fs_sort_edges(&what, degrees.data(), &num_edges), "sort_edges");
@@ -154,8 +157,10 @@ class EdgeLists {
           require(!with_positions || edge.position == bucket.positions[static_cast<size_t>(place)],
                   "sort_edges: another position");
           require(!how.merge || edge.count == counts[static_cast<size_t>(place)], "sort_edges: another count");
+          unlike -= edge.unlike;
         }
       }
+      require(unlike == 0, "sort_edges: another number of other weights");
       require(place == num_edges, "sort_edges: degrees that do not add up");
       written.add("sort_edges", degrees);
       written.add("sort_edges", sources, num_edges);
