@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -46,6 +47,7 @@ from fastsample_dist.device.choice import (
 logger = logging.getLogger(__name__)
 Asked = tuple[str, DeviceReport | None]  # the device that a rank wants; what it has, unless that is the CPU
 _INTERRUPTED = "rank {rank} was interrupted.\n"
+FORWARD_S = 0.5  # for mpirun to forward what was printed: an abort drops output that is still in its pipes
 
 
 class DistContext:
@@ -181,6 +183,8 @@ class DistContext:
             self.comm.watch.leave_run()
         if self.comm.abort_ends_process:
             _print_failure(self.rank, error)
+            sys.stderr.flush()
+            time.sleep(FORWARD_S)
         self.comm.abort()
 
 

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import torch
 
-from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.context import FORWARD_S, DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.command import Parser, count, fanout_list, one_line
 from fastsample_dist.device.allocator import reuse_freed_memory
@@ -42,7 +42,6 @@ USER_ERRORS = (ValueError, OSError, ImportError)
 # Seconds that rank 0 is ahead in refusing: a launcher ends the run when one rank leaves, so that an error which all
 # ranks see is printed once.
 HEAD_START_S = 3.0
-FORWARD_S = 0.5  # for mpirun to forward what was printed: an abort drops output that is still in its pipes
 STOPPED = 130  # exit status after Ctrl-C, as a shell reports it
 
 

@@ -68,7 +68,7 @@ def test_an_order_or_a_closed_lifeline_reaches_the_agent(start, order, seen):
         "import signal, sys, time\n"
         "for s in (2, 15): signal.signal(s, lambda n, f: sys.exit(100 + n))\n"
         "print('up', flush=True)\n"
-        "time.sleep(600)"
+        "while True: time.sleep(0.05)"  # a signal just before one long sleep would wait for its end
     )
     process = start("host", code)
     assert process.stdout.readline() == b"up\n"
