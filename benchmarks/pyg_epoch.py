@@ -30,7 +30,9 @@ from fastsample_dist.bench.conditions import conditions
 from fastsample_dist.command import Parser, add_json, run_command
 from fastsample_dist.device.allocator import reuse_freed_memory
 from fastsample_dist.graph import storage
+from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.interop import pyg
+from fastsample_dist.ops import checks
 
 PARTS = ("sample", "fetch", "compute")
 
@@ -50,8 +52,14 @@ class Rank:
                 f"{args.data} has {manifest.num_parts} parts; expected 1: PyG's ranks hold the whole graph."
             )
         part = storage.load_part(args.data, manifest, 0)
-        self.features, self.labels = part.features, part.labels
-        seeds = part.splits["train"]
+        self.features, self.labels, seeds = part.features, part.labels, part.splits.get("train")
+        if (
+            self.features is None
+            or self.features.dtype != torch.float32
+            or manifest.task != CLASSIFICATION
+            or seeds is None
+        ):
+            raise ValueError(f"{args.data} lacks float32 features, classes or training nodes; expected all three.")
         fewest = seeds.numel() // world_size  # of any rank: all make as many steps
         self.steps = -(-fewest // args.batch_size)
         order = torch.randperm(seeds.numel(), generator=torch.Generator().manual_seed(args.seed))
@@ -96,6 +104,7 @@ class Rank:
 
 def measure(args: argparse.Namespace) -> tuple[int, dict]:
     """Train, print the medians of rank 0; returns (exit status, figures for --json)."""
+    checks.whole("--epochs", args.epochs, 2)
     torch.set_num_threads(args.threads)
     reuse_freed_memory()
     rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))

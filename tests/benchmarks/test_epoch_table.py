@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastsample_dist.command import run_command
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import pyg
 from fastsample_dist.sampling.neighbor import NeighborSampler
-from tests.train.task import make_task
+from tests.train.task import make_targets, make_task
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -80,6 +81,19 @@ def test_ranks_make_as_many_steps_as_each_other(tmp_path, own_sampler, monkeypat
     ranks = [pyg_epoch.Rank(arguments(path, "--batch-size", "1"), rank, 7) for rank in (0, 6)]
     counts = [[len(list(rank.loader)), rank.steps] for rank in ranks]
     assert counts[0][0] > counts[1][0] == counts[0][1] == counts[1][1]
+
+
+def test_a_task_of_other_labels_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # both would last as long as this process
+    monkeypatch.setattr(pyg_epoch, "reuse_freed_memory", lambda: None)
+    words = ["--data", str(make_targets(tmp_path, 1, "multilabel"))]
+    for more, message in (
+        ([], "lacks float32 features, classes or training nodes"),
+        (["--epochs", "1"], "--epochs is 1"),
+    ):
+        assert run_command(pyg_epoch.make_parser(), pyg_epoch.measure, [*words, *more]) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and message in error
 
 
 @pytest.mark.parametrize(("num_parts", "message"), [(2, "has 2 parts; expected 1"), (1, "pyg_lib or torch_sparse")])
