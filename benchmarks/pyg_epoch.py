@@ -6,7 +6,7 @@ Every rank takes its share of the training nodes, samples by NeighborLoader (pyg
 features and trains torch_geometric's GraphSAGE under DistributedDataParallel; layers are trimmed to what the seeds
 still need, as PyG recommends. `parts-1` is a partition into one part: its files are mapped, so that the ranks share one
 copy of the features. NeighborLoader draws for a node once, at the hop that first reaches it, so its batches have fewer
-edges than message flow graphs of the same fanouts; they are counted.
+edges than message flow graphs of the same fanouts; both are counted.
 
 Times: sample (the loader's next batch), fetch (its features and labels), compute (forward, backward with the
 all_reduce, optimizer); medians of the epochs after the first.
@@ -19,20 +19,23 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from fastsample_dist.bench.conditions import conditions
 from fastsample_dist.command import Parser, add_json, run_command
 from fastsample_dist.device.allocator import reuse_freed_memory
 from fastsample_dist.graph import storage
+from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.interop import pyg
 from fastsample_dist.ops import checks
+from fastsample_dist.sampling.neighbor import NeighborSampler
 
 PARTS = ("sample", "fetch", "compute")
 
@@ -63,9 +66,9 @@ class Rank:
         fewest = seeds.numel() // world_size  # of any rank: all make as many steps
         self.steps = -(-fewest // args.batch_size)
         order = torch.randperm(seeds.numel(), generator=torch.Generator().manual_seed(args.seed))
-        own = seeds[order][rank::world_size]
+        self.graph, self.seeds = storage.load_topology(args.data, manifest), seeds[order][rank::world_size]
         self.loader = pyg.neighbor_loader(
-            storage.load_topology(args.data, manifest), own, fanouts=args.fanouts, batch_size=args.batch_size, workers=0
+            self.graph, self.seeds, fanouts=args.fanouts, batch_size=args.batch_size, workers=0
         )
         torch.manual_seed(args.seed)
         classes = int(part.labels.max()) + 1
@@ -102,6 +105,14 @@ class Rank:
         return {"epoch": last_s - begin_s, **found, "loss": loss.item()}
 
 
+def count_mfgs(graph: CSCGraph, batches: Sequence[Tensor], fanouts: Sequence[int]) -> tuple[int, int, int]:
+    """Edges, input nodes and rows of the first layer that this library's batches of these seeds have in all."""
+    sampler = NeighborSampler(graph, fanouts, rng_seed=0)
+    made = [sampler.sample(seeds, step=step) for step, seeds in enumerate(batches)]
+    edges = sum(mfg.num_edges for batch in made for mfg in batch.mfgs)
+    return edges, sum(batch.input_nodes.numel() for batch in made), sum(batch.mfgs[0].num_dst for batch in made)
+
+
 def measure(args: argparse.Namespace) -> tuple[int, dict]:
     """Train, print the medians of rank 0; returns (exit status, figures for --json)."""
     checks.whole("--epochs", args.epochs, 2)
@@ -120,7 +131,10 @@ def measure(args: argparse.Namespace) -> tuple[int, dict]:
     else:
         shown = ", ".join(f"{name} {medians[name]:.3f} s" for name in ("epoch", *PARTS))
         print(f"PyG: {shown}; {medians['edges']:,.0f} edges, {medians['inputs']:,.0f} input nodes")
-    return 0, {"conditions": known, "epochs": epochs, "medians": medians}
+    edges, inputs, rows = sizes = count_mfgs(own.graph, own.seeds.split(args.batch_size)[: own.steps], args.fanouts)
+    if rank == 0:
+        print(f"message flow graphs: {edges:,} edges, {inputs:,} input nodes, {rows:,} rows of the first layer")
+    return 0, {"conditions": known, "epochs": epochs, "medians": medians, "mfgs": sizes}
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -75,6 +75,13 @@ def test_pyg_trains(tmp_path, own_sampler):
     assert epochs[2]["loss"] < epochs[0]["loss"]
 
 
+def test_batches_of_message_flow_graphs_are_counted_beside(tmp_path, own_sampler):
+    own = pyg_epoch.Rank(arguments(parts_of(tmp_path, 1)), 0, 1)
+    edges, inputs, rows = pyg_epoch.count_mfgs(own.graph, own.seeds.split(8), [3, 3])
+    theirs = own.run_epoch()
+    assert edges >= theirs["edges"] and inputs > rows > own.seeds.numel()
+
+
 def test_ranks_make_as_many_steps_as_each_other(tmp_path, own_sampler, monkeypatch):
     path = parts_of(tmp_path, 1)
     monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda model: model)  # no group is joined
