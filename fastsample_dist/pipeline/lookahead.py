@@ -12,8 +12,8 @@ combined exchanges included.) When the consumer leaves by an exception, too, wha
 most `prefetch` batches; where another rank takes part no more, their collectives fail or pass their deadline. The
 thread is a daemon: it never keeps a process alive. An interrupt can come while it is being started or joined; it is
 then still at work when the interpreter ends, which would unwind it inside of torch and abort the process. So what is
-at work then is abandoned, and waited for up to EXIT_S; a batch that takes longer is left in the middle. For a GPU it
-works on a stream of its own (streams.py).
+at work then is abandoned, and waited for up to EXIT_S; a batch that takes longer is left in the middle, once the call
+that it is in returns. For a GPU it works on a stream of its own (streams.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from fastsample_dist.sampling import arrays
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.sampling.sampler import Sampler, can_sample_many, payload_exchanges
 
-EXIT_S = 1.0  # for a batch under way when the interpreter ends, then for the call that it is in
+EXIT_S = 1.0  # for a batch under way when the interpreter ends
+CALL_S = 30.0  # then for the call that it is in: milliseconds, but for a machine that stalls
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -206,10 +207,10 @@ class Prefetcher(Generic[Given, Made]):
         return self._stop(EXIT_S, permitted=0)
 
     def cut_short(self) -> None:
-        """End the thread after the call under way, in the middle of a batch; wait for up to EXIT_S."""
+        """End the thread after the call under way, in the middle of a batch; wait for up to CALL_S."""
         thread = ctypes.c_ulong(self._thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
-        self._stop(EXIT_S)
+        self._stop(CALL_S)
 
     def _stop(self, wait_s: float, permitted: int | None = None) -> bool:
         """Whether the thread has ended within wait_s seconds."""

@@ -179,13 +179,13 @@ def test_ranks_may_group_differently(tmp_path, scheme):
 AT_WORK = """
 import os, signal, sys, threading, torch
 from fastsample_dist import ops
-from fastsample_dist.pipeline.lookahead import Prefetcher
+from fastsample_dist.pipeline import lookahead
 
 def make(number):
     for _ in range(LENGTH if number > 0 else 1):
         ops.aggregate(torch.arange(3), torch.zeros(2, dtype=torch.int64), torch.ones(1, 4))
 
-prefetcher = Prefetcher(make, range(100_000), 100_000, 60)
+prefetcher = lookahead.Prefetcher(make, range(100_000), 100_000, 60)
 next(iter(prefetcher))
 """
 ENDINGS = {
@@ -210,5 +210,12 @@ LENGTHS = {"a batch": 200, "a batch that takes hours": 10**9}  # calls
 def test_a_thread_at_work_when_the_interpreter_ends_does_not_abort_it(length, ending):
     """One in three such processes aborted, and nearly all in the middle of a long batch."""
     code = AT_WORK.replace("LENGTH", str(LENGTHS[length])) + ENDINGS[ending]
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
+def test_a_call_that_takes_longer_than_its_batch_may_is_waited_for():
+    """As on a machine that stalls: it aborted the process when it returned while the interpreter ended."""
+    code = AT_WORK.replace("LENGTH", str(10**9)) + "lookahead.EXIT_S = 0.0\nsys.exit(7)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (7, "")
