@@ -1,4 +1,8 @@
-"""Commands in processes of their own that get Ctrl-C: to the whole group, as from a terminal."""
+"""Commands in processes of their own that get Ctrl-C: to the whole group, as from a terminal.
+
+What waits for it sleeps in short naps (FOREVER): where a signal comes just before a nap, a handler in Python runs
+after it.
+"""
 
 import os
 import signal
@@ -10,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 240  # for machines that are busy
+FOREVER = "while True: time.sleep(0.05)"
 
 
 @dataclass

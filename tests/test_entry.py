@@ -10,9 +10,9 @@ import pytest
 
 from fastsample_dist.entry import MODULES
 from fastsample_dist.ops import library
-from tests.interrupted import ROOT, TIMEOUT_S, interrupt
+from tests.interrupted import FOREVER, ROOT, TIMEOUT_S, interrupt
 
-SLOW = "import time\nprint('loading', flush=True)\ntime.sleep(600)\n"
+SLOW = f"import time\nprint('loading', flush=True)\n{FOREVER}\n"
 START = (
     "import sys; from fastsample_dist import entry; entry.MODULES['fastsample-train'] = 'command'; "
     "{}sys.exit(entry.train())"
@@ -23,10 +23,12 @@ import time
 def main():
     try:
         print("running", flush=True)
-        time.sleep(600)
+        while True:
+            time.sleep(0.05)
     except KeyboardInterrupt:
         print("cleaning, running", flush=True)
-        time.sleep({clean_s})
+        for _ in range({clean_naps}):
+            time.sleep(0.05)
         print("cleaned", flush=True)
         return 130
 """
@@ -50,7 +52,7 @@ def test_other_ways_to_start_training(tmp_path, words):
 
 def test_an_error_that_comes_of_it_inside_an_import_is_not_seen(tmp_path):
     """An import may turn KeyboardInterrupt into something else, or swallow it."""
-    swallowing = "import time\nwhile True:\n    try:\n        print('loading', flush=True)\n        time.sleep(600)\n"
+    swallowing = f"import time\nwhile True:\n    try:\n        print('loading', flush=True)\n        {FOREVER}\n"
     (tmp_path / "torch.py").write_text(f"{swallowing}    except BaseException as error:\n        print(error)\n")
     ended = interrupt(["-m", "fastsample_dist.entry", "fastsample-train"], "loading", path=tmp_path)
     assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
@@ -108,33 +110,33 @@ def test_an_output_that_nobody_reads_any_longer_is_an_error_with_a_line(console)
 
 
 def test_one_that_a_launcher_passes_on_does_not_disturb_the_end(tmp_path):
-    (tmp_path / "command.py").write_text(COMMAND.format(clean_s=0.1))
+    (tmp_path / "command.py").write_text(COMMAND.format(clean_naps=2))
     patient = "entry.REPEAT_S = 600.0; "
     ended = interrupt(["-c", START.format(patient)], "running", times=2, path=tmp_path)
     assert (ended.status, ended.err) == (130, []) and "cleaned\n" in ended.out
 
 
 def test_a_later_one_ends_it_at_once(tmp_path):
-    (tmp_path / "command.py").write_text(COMMAND.format(clean_s=600))
+    (tmp_path / "command.py").write_text(COMMAND.format(clean_naps=10000))
     ended = interrupt(["-c", START.format("entry.REPEAT_S = 0.0; ")], "running", times=2, path=tmp_path)
     assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."]) and "cleaned\n" not in ended.out
 
 
 def test_what_a_command_does_not_handle_is_one_line(tmp_path):
-    (tmp_path / "command.py").write_text("import time\n\ndef main():\n    print('running')\n    time.sleep(600)\n")
+    (tmp_path / "command.py").write_text(f"import time\n\ndef main():\n    print('running')\n    {FOREVER}\n")
     ended = interrupt(["-c", START.format("")], "running", path=tmp_path)
     assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
 
 
 def test_a_loaded_command_is_ended_by_sigterm_as_it_likes(tmp_path):
-    (tmp_path / "command.py").write_text(COMMAND.format(clean_s=0))
+    (tmp_path / "command.py").write_text(COMMAND.format(clean_naps=0))
     ended = interrupt(["-c", START.format("")], "running", path=tmp_path, number=signal.SIGTERM)
     assert (ended.status, ended.err) == (-signal.SIGTERM, [])
 
 
 @pytest.mark.parametrize("loads", [True, False])
 def test_an_ignored_ctrl_c_does_not_hide_sigterm(tmp_path, loads):
-    (tmp_path / "command.py").write_text((SLOW if loads else "") + COMMAND.format(clean_s=0))
+    (tmp_path / "command.py").write_text((SLOW if loads else "") + COMMAND.format(clean_naps=0))
     ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     ended = interrupt(
         ["-c", START.format(ignoring)], "loading" if loads else "running", path=tmp_path, number=signal.SIGTERM

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.launch import guard
+from tests.interrupted import FOREVER
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
 GUARD = str(Path(guard.__file__).absolute())
@@ -67,8 +68,7 @@ def test_an_order_or_a_closed_lifeline_reaches_the_agent(start, order, seen):
     code = (
         "import signal, sys, time\n"
         "for s in (2, 15): signal.signal(s, lambda n, f: sys.exit(100 + n))\n"
-        "print('up', flush=True)\n"
-        "while True: time.sleep(0.05)"  # a signal just before one long sleep would wait for its end
+        f"print('up', flush=True)\n{FOREVER}"
     )
     process = start("host", code)
     assert process.stdout.readline() == b"up\n"
@@ -82,7 +82,7 @@ def test_an_order_or_a_closed_lifeline_reaches_the_agent(start, order, seen):
 
 
 def test_an_interrupt_can_be_another_signal(start):
-    code = "import signal, sys\nsignal.signal(12, lambda *_: sys.exit(5))\nprint('up', flush=True)\nsignal.pause()"
+    code = f"import signal, sys, time\nsignal.signal(12, lambda *_: sys.exit(5))\nprint('up', flush=True)\n{FOREVER}"
     process = start("host", code, "--interrupt-with", "SIGUSR2")
     assert process.stdout.readline() == b"up\n"
     process.stdin.write(b"i")
@@ -198,7 +198,7 @@ def test_a_rank_that_was_told_to_end_is_no_failure(start):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR2])
 def test_an_interrupt_is_a_keyboard_interrupt_of_the_rank(start, number):
-    code = "import time\ntry: print('up', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('seen')"
+    code = f"import time\ntry:\n print('up', flush=True)\n {FOREVER}\nexcept KeyboardInterrupt: print('seen')"
     process = start("rank", code, env={"RANK": "0"})
     assert process.stdout.readline() == b"[0] up\n"
     process.send_signal(number)

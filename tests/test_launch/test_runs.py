@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastsample_dist.testing import mpi_missing_reason
+from tests.interrupted import FOREVER
 from tests.test_launch.programs import RSYNC, SSH, Launcher, write_program
 from tests.test_launch.test_parts import make_parts
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
@@ -41,7 +42,7 @@ with DistContext.from_env(timeout_s=200) as ctx:
     total = ctx.comm.all_reduce(torch.tensor([1.0 + ctx.rank]), purpose="test").item()
     print(f"rank {ctx.rank} of {ctx.world_size} {total:g} {os.environ['A']!r} {sys.argv[1:]} {os.getcwd()}")
     if sys.argv[1:] == ["wait"]:
-        time.sleep(600)
+        FOREVER
 """
 # What a rank does is its first argument; nothing here needs torch.
 RANK = """
@@ -63,11 +64,11 @@ try:
         print("more")
     while sys.argv[1] == "flood":
         print("x" * 99)
-    time.sleep(600)
+    FOREVER
 except KeyboardInterrupt:
     print("interrupted", rank, flush=True)
     if sys.argv[1] == "ignore":
-        time.sleep(600)
+        FOREVER
     raise
 """
 
@@ -95,8 +96,8 @@ def start(tmp_path):
     """Start a launcher in a directory with scripts, two hosts, and the false ssh and rsync."""
     write_program(tmp_path / "bin", "ssh", SSH)
     write_program(tmp_path / "bin", "rsync", RSYNC)
-    (tmp_path / "sum.py").write_text(SUM)
-    (tmp_path / "rank.py").write_text(RANK)
+    (tmp_path / "sum.py").write_text(SUM.replace("FOREVER", FOREVER))
+    (tmp_path / "rank.py").write_text(RANK.replace("FOREVER", FOREVER))
     (tmp_path / "hosts").write_text("127.0.0.1\n127.0.0.2  # the other end of the room\n")
     made = []
 

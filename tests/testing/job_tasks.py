@@ -40,8 +40,8 @@ def exit_silently(ctx, settings, folder):
 
 def sleep_on(ctx, settings, folder):
     Path(settings["file"] + str(ctx.rank)).write_text(f"{os.getpid()} {folder}")
-    if ctx.rank == settings["rank"]:
-        time.sleep(600)
+    while ctx.rank == settings["rank"]:
+        time.sleep(0.05)
     return {}
 
 

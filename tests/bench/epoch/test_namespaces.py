@@ -14,6 +14,7 @@ from fastsample_dist.bench.epoch.namespaces import missing_reason, namespace_hos
 from fastsample_dist.graph.manifest import read_manifest
 from fastsample_dist.testing.jobs import RankJob, run_ranks
 from tests.grids import grid
+from tests.interrupted import FOREVER
 from tests.train.task import make_task
 from tests.waiting import ENOUGH_S, wait_until
 
@@ -121,7 +122,7 @@ def test_a_killed_command_leaves_no_host_and_the_next_start_removes_its_director
         "from fastsample_dist.command import sigterm_interrupts; "
         "from fastsample_dist.bench.epoch.namespaces import namespace_hosts\n"
         f"with sigterm_interrupts(), namespace_hosts(Path({str(parts)!r}), 2, work=Path({str(tmp_path)!r})) as made:\n"
-        "    print(*(host.prefix[2] for host in made.hosts), flush=True); time.sleep(600)"
+        f"    print(*(host.prefix[2] for host in made.hosts), flush=True)\n    {FOREVER}"
     )
     command = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
