@@ -6,7 +6,7 @@ Every rank takes its share of the training nodes, samples by NeighborLoader (pyg
 features and trains torch_geometric's GraphSAGE under DistributedDataParallel; layers are trimmed to what the seeds
 still need, as PyG recommends. `parts-1` is a partition into one part: its files are mapped, so that the ranks share one
 copy of the features. NeighborLoader draws for a node once, at the hop that first reaches it, so its batches have fewer
-edges than message flow graphs of the same fanouts; both are counted.
+edges than message flow graphs of the same fanouts; --count-mfgs counts those too, which costs memory.
 
 Times: sample (the loader's next batch), fetch (its features and labels), compute (forward, backward with the
 all_reduce, optimizer); medians of the epochs after the first.
@@ -107,10 +107,12 @@ class Rank:
 
 def count_mfgs(graph: CSCGraph, batches: Sequence[Tensor], fanouts: Sequence[int]) -> tuple[int, int, int]:
     """Edges, input nodes and rows of the first layer that this library's batches of these seeds have in all."""
-    sampler = NeighborSampler(graph, fanouts, rng_seed=0)
-    made = [sampler.sample(seeds, step=step) for step, seeds in enumerate(batches)]
-    edges = sum(mfg.num_edges for batch in made for mfg in batch.mfgs)
-    return edges, sum(batch.input_nodes.numel() for batch in made), sum(batch.mfgs[0].num_dst for batch in made)
+    sampler, edges, inputs, rows = NeighborSampler(graph, fanouts, rng_seed=0), 0, 0, 0
+    for step, seeds in enumerate(batches):
+        batch = sampler.sample(seeds, step=step)
+        edges += sum(mfg.num_edges for mfg in batch.mfgs)
+        inputs, rows = inputs + batch.input_nodes.numel(), rows + batch.mfgs[0].num_dst
+    return edges, inputs, rows
 
 
 def measure(args: argparse.Namespace) -> tuple[int, dict]:
@@ -131,10 +133,10 @@ def measure(args: argparse.Namespace) -> tuple[int, dict]:
     else:
         shown = ", ".join(f"{name} {medians[name]:.3f} s" for name in ("epoch", *PARTS))
         print(f"PyG: {shown}; {medians['edges']:,.0f} edges, {medians['inputs']:,.0f} input nodes")
-    edges, inputs, rows = sizes = count_mfgs(own.graph, own.seeds.split(args.batch_size)[: own.steps], args.fanouts)
-    if rank == 0:
-        print(f"message flow graphs: {edges:,} edges, {inputs:,} input nodes, {rows:,} rows of the first layer")
-    return 0, {"conditions": known, "epochs": epochs, "medians": medians, "mfgs": sizes}
+        if args.count_mfgs:
+            edges, inputs, rows = count_mfgs(own.graph, own.seeds.split(args.batch_size)[: own.steps], args.fanouts)
+            print(f"message flow graphs: {edges:,} edges, {inputs:,} input nodes, {rows:,} rows of the first layer")
+    return 0, {"conditions": known, "epochs": epochs, "medians": medians}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -148,6 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, default=6, help="the first one is a warm-up")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count-mfgs", action="store_true", help="count the message flow graphs of rank 0's seeds too")
     add_json(parser, "write all figures here")
     return parser
 

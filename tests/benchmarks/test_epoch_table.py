@@ -75,11 +75,18 @@ def test_pyg_trains(tmp_path, own_sampler):
     assert epochs[2]["loss"] < epochs[0]["loss"]
 
 
-def test_batches_of_message_flow_graphs_are_counted_beside(tmp_path, own_sampler):
+def test_message_flow_graphs_are_counted(tmp_path, own_sampler):
     own = pyg_epoch.Rank(arguments(parts_of(tmp_path, 1)), 0, 1)
-    edges, inputs, rows = pyg_epoch.count_mfgs(own.graph, own.seeds.split(8), [3, 3])
-    theirs = own.run_epoch()
-    assert edges >= theirs["edges"] and inputs > rows > own.seeds.numel()
+    neighbors = [set(its.tolist()) for its in own.graph.indices.tensor_split(own.graph.indptr[1:-1])]
+    edges = inputs = rows = 0
+    for seeds in (batches := own.seeds.split(8)):
+        reached = [set(seeds.tolist())]
+        for _ in range(2):
+            reached.append(reached[-1].union(*(neighbors[node] for node in reached[-1])))
+        edges += sum(own.graph.in_degrees()[list(nodes)].sum().item() for nodes in reached[:2])
+        inputs, rows = inputs + len(reached[2]), rows + len(reached[1])
+    every = own.graph.num_edges  # a fanout that takes all neighbours
+    assert pyg_epoch.count_mfgs(own.graph, batches, [every, every]) == (edges, inputs, rows)
 
 
 def test_ranks_make_as_many_steps_as_each_other(tmp_path, own_sampler, monkeypatch):
