@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fastsample_dist.bench.conditions import conditions
-from fastsample_dist.command import Parser, add_json, run_command
+from fastsample_dist.command import Parser, add_json, count, fanout_list, run_command
 from fastsample_dist.device.allocator import reuse_freed_memory
 from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
@@ -143,12 +143,12 @@ def make_parser() -> argparse.ArgumentParser:
     """Command line."""
     parser = Parser(prog="pyg_epoch.py", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="partition into one part")
-    parser.add_argument("--fanouts", type=lambda text: [int(n) for n in text.split(",")], default=[15, 10, 5])
-    parser.add_argument("--batch-size", type=int, default=1000, help="seeds per rank and step")
-    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--fanouts", type=fanout_list, default=(15, 10, 5))
+    parser.add_argument("--batch-size", type=count, default=1000, help="seeds per rank and step")
+    parser.add_argument("--hidden", type=count, default=256)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--epochs", type=int, default=6, help="the first one is a warm-up")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count-mfgs", action="store_true", help="count the message flow graphs of rank 0's seeds too")
     add_json(parser, "write all figures here")
