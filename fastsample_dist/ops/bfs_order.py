@@ -25,7 +25,8 @@ def bfs_order(indptr: Tensor, indices: Tensor) -> Tensor:
       ValueError: an id or an offset out of range, 2^31 nodes or more, a shape or dtype mismatch.
     Cost: O(num_edges + num_nodes log num_nodes); memory 4.25 bytes per node besides the result. Deterministic: yes.
     """
-    return torch.ops.fastsample.bfs_order(indptr, indices)
+    checks.on_host(indptr=indptr, indices=indices)
+    return _bfs_order_cpu(indptr, indices)  # see stream_partition
 
 
 def _bfs_order_cpu(indptr: Tensor, indices: Tensor) -> Tensor:

@@ -72,8 +72,11 @@ def stream_partition(
     Cost: O(num_edges + num_nodes * num_parts); memory of O(num_nodes + num_parts), rows are read once, in order.
     Deterministic: yes.
     """
+    checks.on_host(indptr=indptr, indices=indices, parts=parts, order=order, in_edges=in_edges, kinds=kinds)
     capacities = torch.tensor(rule.capacities, dtype=torch.int64)
-    return torch.ops.fastsample.stream_partition(
+    # Not by torch's dispatcher: an interrupt may leave the call at work on a daemon thread. If it returns while the
+    # interpreter ends, Python unwinds the thread, and frames of C++ in between would abort the process.
+    return _stream_partition_cpu(
         indptr, indices, parts, [order, in_edges, kinds], capacities, rule.num_parts, rule.score, rule.alpha,
         rule.rng_seed, rows_by_turn,
     )  # fmt: skip

@@ -38,6 +38,30 @@ print("C's handler saw", interrupts.call_beside(work))
 print("Python's handler saw", came)
 """
 
+# The core's work is a wait for a byte, which comes while the interpreter ends.
+RETURNS_LATE = """
+import ctypes, os, signal, sys
+from fastsample_dist.ops import library
+from fastsample_dist.partition.methods import order, streaming
+from tests.last import MOMENT, C, at_the_very_end
+from tests.test_partition.methods.requests import drawn
+
+class Core:
+    def wait(self, *_):
+        os.kill(os.getpid(), signal.SIGINT)
+        C.read(out, buffer, 1)
+
+    fs_bfs_order = fs_stream_partition = wait
+
+request, core, buffer, (out, into) = drawn(2), Core(), ctypes.create_string_buffer(1), os.pipe()
+library.core = lambda: core
+at_the_very_end((C.write, into, b"x", 1), MOMENT)
+try:
+    CALL
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
 
 @pytest.fixture
 def asleep():
@@ -84,6 +108,13 @@ def test_ctrl_c_ends_the_wait(asleep):
     with pytest.raises(KeyboardInterrupt):
         call_beside(work)
     assert ended == [], "the wait lasted as long as the function"
+
+
+@pytest.mark.parametrize("call", ["order.bfs_order(request.rows)", "streaming.assign_ldg(request)"])
+def test_an_operator_that_is_interrupted_and_returns_while_the_interpreter_ends_does_not_abort_it(call):
+    command = [sys.executable, "-c", RETURNS_LATE.replace("CALL", call)]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=ENOUGH_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "", "")
 
 
 def test_a_handler_that_was_not_replaced_reads_the_same_again():
