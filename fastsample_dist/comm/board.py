@@ -34,6 +34,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from fastsample_dist.comm.handshake import RunStore
 from fastsample_dist.comm.processes import has_ended, own_process
 
 logger = logging.getLogger(__name__)
@@ -103,10 +104,10 @@ class StoreBoard(StatusBoard):
       server: who serves the store, in words, in case it does not answer.
     """
 
-    def __init__(self, store: dist.Store, rank: int, server: str) -> None:
-        self._store: dist.Store | None = store
+    def __init__(self, store: RunStore, rank: int, server: str) -> None:
+        self._store: RunStore | None = store
         self._rank, self._server = rank, server
-        store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
+        store.store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
         self._try(lambda store: store.set(f"process/{rank}", own_process()))
 
     def publish(self, lane: str, status: Status) -> None:
@@ -122,64 +123,65 @@ class StoreBoard(StatusBoard):
         if self._store is None:
             return
         try:
-            call(self._store)
+            call(self._store.store)
         except RuntimeError as error:
             logger.debug("rank %d: the status board is gone: %s", self._rank, error)
             self._store = None
 
     def read(self, lane: str, ranks: Sequence[int]) -> dict[int, Status | str]:
         """See StatusBoard; at most STORE_TIMEOUT_S for a store that does not answer."""
-        store = self._store
-        if store is None:
+        if self._store is None:
             return dict.fromkeys(ranks, "the store was lost")
         found: dict[int, Status | str] = {}
-        # In a thread of its own: the store's `check` never returns when the process that serves it is stopped.
-        reader = threading.Thread(target=self._read_all, args=(store, lane, ranks, found), daemon=True)
-        reader.start()
-        reader.join(STORE_TIMEOUT_S)
+        self._ask(lambda store: _read_all(store, lane, ranks, found), STORE_TIMEOUT_S)
         if len(found) < len(ranks):
             return dict.fromkeys(ranks, f"the store ({self._server}) does not answer")
         return found
 
-    def _read_all(self, store: dist.Store, lane: str, ranks: Sequence[int], found: dict[int, Status | str]) -> None:
-        try:
-            for rank in ranks:
-                key = f"{lane}/{rank}"
-                found[rank] = _parse(store.get(key)) if store.check([key]) else "made none so far"
-        except RuntimeError as error:
-            logger.debug("rank %d: the status board cannot be read: %s", self._rank, error)
-
     def ended(self, ranks: Sequence[int], within_s: float = 0.0) -> list[int]:
         """See StatusBoard."""
-        store, found = self._store, []
-        if store is None:
-            return found
-        end_s = time.monotonic() + within_s
-        reader = threading.Thread(target=self._await_ended, args=(store, ranks, end_s, found), daemon=True)
-        reader.start()  # see `read`
-        reader.join(within_s + STORE_TIMEOUT_S)
+        found: list[int] = []
+        end_s, others = time.monotonic() + within_s, [rank for rank in ranks if rank != self._rank]
+        self._ask(lambda store: _await_ended(store, others, end_s, found), within_s + STORE_TIMEOUT_S)
         return found
 
-    def _await_ended(self, store: dist.Store, ranks: Sequence[int], end_s: float, found: list[int]) -> None:
+    def _ask(self, call: Callable[[dist.Store], object], timeout_s: float) -> None:
+        """Let a call that waits for answers write down what it finds. A store that gives none is not asked again: its
+        `check` never returns when the process that serves it is stopped.
+        """
+        outcome = None if self._store is None else self._store.call_within(call, timeout_s)
+        if outcome is None:
+            self._store = None
+            return
         try:
-            keys = {rank: f"process/{rank}" for rank in ranks if rank != self._rank}
-            processes = {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
-            while True:
-                noted = _noted_ended(store)
-                seen = [rank for rank, process in processes.items() if rank not in noted and has_ended(process)]
-                for rank in seen:
-                    _note_ended(store, rank)  # for ranks of other machines
-                ended = [rank for rank in (*noted, *seen) if rank in keys]
-                if ended or time.monotonic() >= end_s:
-                    found.extend(dict.fromkeys(ended))  # several may have noted the same
-                    return
-                time.sleep(POLL_S)
+            outcome.result()
         except RuntimeError as error:
             logger.debug("rank %d: the status board cannot be read: %s", self._rank, error)
 
     def close(self) -> None:
         """See StatusBoard."""
         self._store = None
+
+
+def _read_all(store: dist.Store, lane: str, ranks: Sequence[int], found: dict[int, Status | str]) -> None:
+    for rank in ranks:
+        key = f"{lane}/{rank}"
+        found[rank] = _parse(store.get(key)) if store.check([key]) else "made none so far"
+
+
+def _await_ended(store: dist.Store, ranks: Sequence[int], end_s: float, found: list[int]) -> None:
+    keys = {rank: f"process/{rank}" for rank in ranks}
+    processes = {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
+    while True:
+        noted = _noted_ended(store)
+        seen = [rank for rank, process in processes.items() if rank not in noted and has_ended(process)]
+        for rank in seen:
+            _note_ended(store, rank)  # for ranks of other machines
+        ended = [rank for rank in (*noted, *seen) if rank in keys]
+        if ended or time.monotonic() >= end_s:
+            found.extend(dict.fromkeys(ended))  # several may have noted the same
+            return
+        time.sleep(POLL_S)
 
 
 def _note_ended(store: dist.Store, rank: int) -> None:

@@ -6,7 +6,7 @@ is up its connection is shut down, which ends that thread: none is left that cou
 (Abandoned before that, it may sleep until torch's own limit, the same deadline, and does nothing until then.)
 
 Nor does torch's store ever give up a request when the process that serves it is stopped, or the link to it is cut. So
-the joined run asks it through `RunStore`, in a thread as well.
+the joined run, and its status board, ask it through `RunStore`, in a thread as well.
 """
 
 from __future__ import annotations
@@ -91,14 +91,27 @@ class RunStore:
         return cls(dist.PrefixStore(prefix, store), info, _connections(info.master_port) - older)
 
     def ask(self, call: Callable[[dist.PrefixStore], T], deadline: Deadline) -> T:
-        """What `call(store)` returns or raises, called in a thread of its own.
-
-        A thread that still waits LATE_S after the deadline, or on Ctrl-C, loses its connection, and this object with
-        it: it can then no longer be asked.
+        """What `call(store)` returns or raises; it is given LATE_S past the deadline. See `call_within`.
 
         Raises:
           CollectiveError: the store does not answer.
           DeadlineError: it does, so that the call waits for something else.
+        """
+        outcome = self.call_within(call, deadline.remaining_s + LATE_S)
+        if outcome is not None:
+            return outcome.result()
+        if self._answers():
+            raise DeadlineError(deadline.timeout_s)
+        raise CollectiveError(
+            f"failed: the store at {address_of(self._info)} ({server_of(self._info)}) did not answer within "
+            f"{deadline.timeout_s:g} s; its process is stopped or the link to it is cut: check both, and start again"
+        )
+
+    def call_within(self, call: Callable[[dist.PrefixStore], T], timeout_s: float) -> Future[T] | None:
+        """What `call(store)` returned or raised, called in a thread of its own; None: it has not in time.
+
+        A thread that still waits then, or on Ctrl-C, loses its connection, and this object with it: it can then no
+        longer be asked.
         """
         outcome: Future[T] = Future()
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
@@ -112,21 +125,14 @@ class RunStore:
                 outcome.set_exception(error)
 
         thread = threading.Thread(target=run, name="fastsample-store", daemon=True)
-        limit = Deadline(deadline.remaining_s + LATE_S)
+        limit = Deadline(timeout_s)
         thread.start()
         try:
             while thread.is_alive() and limit.remaining_s > 0.0:
                 thread.join(POLL_S)
-            if not thread.is_alive():
-                return outcome.result()
+            return None if thread.is_alive() else outcome
         finally:  # also on Ctrl-C
             _break_off(thread, lambda: _connections(self._info.master_port) & self._connections)
-        if self._answers():
-            raise DeadlineError(deadline.timeout_s)
-        raise CollectiveError(
-            f"failed: the store at {address_of(self._info)} ({server_of(self._info)}) did not answer within "
-            f"{deadline.timeout_s:g} s; its process is stopped or the link to it is cut: check both, and start again"
-        )
 
     def _answers(self) -> bool:
         """Whether it answers somebody else."""

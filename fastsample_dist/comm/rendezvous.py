@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from fastsample_dist.comm.deadline import CollectiveError, Deadline
 from fastsample_dist.comm.environment import LaunchInfo
-from fastsample_dist.comm.handshake import RunStore, address_of, open_store, server_of
+from fastsample_dist.comm.handshake import RunStore, address_of, server_of
 
 POLL_S = 0.02
 MAX_POLL_S = 0.25
@@ -98,15 +98,14 @@ def all_gather_once(store: RunStore, info: LaunchInfo, own: T, timeout_s: float)
     return _ask(store, info, gather, deadline)
 
 
-def board_store(info: LaunchInfo, timeout_s: float) -> tuple[dist.Store, str]:
+def board_store(info: LaunchInfo, timeout_s: float) -> tuple[RunStore, str]:
     """A connection of its own to the run's store, for the status board, and who serves that store.
 
     Args:
       info: this process's launch, of a run that has met.
       timeout_s: seconds for the connection.
     """
-    store = open_store(info, Deadline(timeout_s))
-    return dist.PrefixStore(f"fastsample_dist/board-{info.attempt}", store), server_of(info)
+    return RunStore.connect(info, Deadline(timeout_s), f"fastsample_dist/board-{info.attempt}"), server_of(info)
 
 
 def _ask(store: RunStore, info: LaunchInfo, call: Callable[[dist.PrefixStore], T], deadline: Deadline) -> T:

@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,10 +19,13 @@ from fastsample_dist.comm import board, context
 from fastsample_dist.comm.board import NUM_LANES, FileBoard, Status, StoreBoard
 from fastsample_dist.comm.context import _shared_board
 from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError, PeerLostError
+from fastsample_dist.comm.environment import LaunchInfo
+from fastsample_dist.comm.handshake import RunStore
 from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.comm.processes import has_ended, own_process
 from fastsample_dist.comm.watch import Watch
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
+from tests.comm.test_context import environment
 from tests.comm.test_failures import free_port
 from tests.forked import ForkedPython
 from tests.grids import grid
@@ -31,11 +36,16 @@ needs_mpi = pytest.mark.skipif(mpi_missing_reason() is not None, reason=str(mpi_
 TIMEOUT_S = 3.0
 
 
+def store_without_connection():
+    """A store within this process."""
+    return RunStore(dist.PrefixStore("", dist.HashStore()), LaunchInfo("none", "torch", rank=0, world_size=1), set())
+
+
 @pytest.fixture(params=["store", "file"])
 def boards(request):
     """One board per rank of three ranks."""
     if request.param == "store":
-        store = dist.HashStore()
+        store = store_without_connection()
         return [StoreBoard(store, rank, "rank 0") for rank in range(3)]
     path = FileBoard.create_file(3)
     made = [FileBoard(path, rank, ["a", "a", "a"]) for rank in range(3)]
@@ -200,8 +210,8 @@ def test_after_a_lost_connection_a_rank_that_left_in_the_same_collective_is_name
 
 
 def test_a_rank_that_has_ended_is_named_before_those_that_are_behind():
-    boards = [StoreBoard(dist.HashStore(), 0, "rank 0")]
-    boards += [StoreBoard(boards[0]._store, rank, "rank 0") for rank in (1, 2)]
+    store = store_without_connection()
+    boards = [StoreBoard(store, rank, "rank 0") for rank in range(3)]
     watches = published(boards, {0: ["a", "b"], 1: ["a"], 2: ["a", "b"]})
     watches[2].leave_run()
     for error in (PeerLostError("failed because a peer ended"), DeadlineError(3.0)):
@@ -283,6 +293,40 @@ def test_a_stopped_rank_is_named_by_all_others(stopped, said, tmp_path):
     assert said in texts[0] and "step 11: all_to_all of counts did not finish within 3 s" in texts[0]
     assert "what each rank entered last" in texts[0]
     assert all(said in text or "because a peer ended" in text for text in texts)
+
+
+STOPPED_STORE = """
+import os, signal, sys, time, torch.distributed as dist
+from fastsample_dist.comm.board import StoreBoard
+from fastsample_dist.comm.environment import LaunchInfo
+from fastsample_dist.comm.rendezvous import board_store
+from tests.last import MOMENT, C, at_the_very_end
+
+(out, into), own = os.pipe(), os.getpid()
+server = os.fork()
+if server == 0:
+    for descriptor in (1, 2): os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
+    os.write(into, str(store.port).encode())
+    while os.getppid() == own: time.sleep(0.05)
+    os._exit(0)
+port = int(os.read(out, 9))
+info = LaunchInfo("none", "torch", rank=1, world_size=2, master_addr="127.0.0.1", master_port=port)
+store, name = board_store(info, 60.0)
+board = StoreBoard(store, 1, name)
+os.kill(server, signal.SIGSTOP)
+at_the_very_end((C.kill, server, signal.SIGCONT), MOMENT, (C.kill, server, signal.SIGKILL))
+print(board.QUESTION)
+sys.exit(7)
+"""
+QUESTIONS = {"read('0', [0])": "{0: 'the store (rank 0) does not answer'}\n", "ended([0])": "[]\n"}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_store_that_answers_while_the_interpreter_ends_does_not_abort_it(question):
+    command = [sys.executable, "-c", STOPPED_STORE.replace("QUESTION", question)]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=ENOUGH_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, QUESTIONS[question], "")
 
 
 def stop_in_step(ctx):
