@@ -86,6 +86,19 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def _signals_to_pipe() -> int:
+    """A descriptor from which the numbers of arriving signals are read, of those that have a handler in Python.
+
+    Such a handler runs between two instructions. One of a signal that comes just before a call that waits would run
+    after it; a `select` of this descriptor returns.
+    """
+    out, into = os.pipe()
+    os.set_blocking(out, False)
+    os.set_blocking(into, False)
+    signal.set_wakeup_fd(into)
+    return out
+
+
 def _kill_all(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -103,7 +116,6 @@ class HostGuard:
 
     def __init__(self, command: list[str], grace_s: float, interrupt_with: signal.Signals) -> None:
         self._command, self._grace_s, self._interrupt_with = command, grace_s, interrupt_with
-        self._wake_out, self._wake_in = os.pipe()
         self._kill_at: float | None = None
         self._heard_at: float | None = None
         self._agent = 0
@@ -114,19 +126,17 @@ class HostGuard:
         prctl = _prctl()
         if prctl is not None:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
-        os.set_blocking(self._wake_in, False)
-        os.set_blocking(self._wake_out, False)
+        signals = _signals_to_pipe()
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: None)  # the byte in the pipe is what counts
-        signal.set_wakeup_fd(self._wake_in)
         follow = _follow_parent(signal.SIGTERM)
         # Not a Popen: this process reaps every child itself, adopted ones included.
         self._agent = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=follow).pid
-        listening = [self._wake_out, sys.stdin.fileno()]
+        listening = [signals, sys.stdin.fileno()]
         while self._agent_status is None:
             ready, _, _ = select.select(listening, [], [], 0.5)
-            if self._wake_out in ready:
-                self._take_signals()
+            if signals in ready:
+                self._take_signals(os.read(signals, 256))
             if sys.stdin.fileno() in ready and not self._take_orders():
                 listening = listening[:1]
             self._look_at_clock()
@@ -134,8 +144,7 @@ class HostGuard:
         self._sweep()
         return _status(self._agent_status)
 
-    def _take_signals(self) -> None:
-        numbers = os.read(self._wake_out, 256)
+    def _take_signals(self, numbers: bytes) -> None:
         if signal.SIGINT in numbers:
             self._stop(self._interrupt_with)
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
@@ -206,10 +215,11 @@ class RankGuard:
 
     def run(self) -> int:
         """Run the rank; returns its exit status."""
-        parent = os.getppid()
+        parent, signals = os.getppid(), _signals_to_pipe()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, self._pass_on)
         signal.signal(signal.SIGALRM, lambda *_: self._kill_group())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         _follow_parent(signal.SIGTERM)()
         if os.getppid() != parent:
             return 1
@@ -231,7 +241,10 @@ class RankGuard:
         ]
         for pump in pumps:
             pump.start()
-        code = self._process.wait()
+        while self._process.poll() is None:
+            select.select([signals], [], [])
+            os.read(signals, 256)
+        code = self._process.returncode
         unasked = code != 0 and not self._asked_to_end
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._drain(pumps)

@@ -132,6 +132,8 @@ class Runner:
                 while any(launched.status is None for launched in self._launched):
                     self._turn(signals)
                 self._drain()
+                if self._reason is None and self._failed_command is None and not self._screen.failures:
+                    self._take_signals(_numbers(signals))  # one that came since ends what would follow
             finally:
                 self._leave()
                 self._selector.close()
@@ -166,7 +168,7 @@ class Runner:
         has_room = all(writer.wait_for_room(TICK_S) for writer in self._writers)
         ready = [key for key, _ in self._selector.select(TICK_S if has_room else 0.0)]
         if any(key.fileobj == signals for key in ready):
-            self._take_signals(os.read(signals, 256))
+            self._take_signals(_numbers(signals))
         if has_room:
             self._read([key for key in ready if key.data is not None])
         for launched in self._launched:
@@ -290,6 +292,14 @@ class Runner:
                 launched.process.wait()
 
 
+def _numbers(signals: int) -> bytes:
+    """The numbers of the signals that have arrived."""
+    try:
+        return os.read(signals, 256)
+    except BlockingIOError:
+        return b""
+
+
 @contextmanager
 def _signals_to_pipe() -> Iterator[int]:
     """A descriptor from which arriving signal numbers are read; inside the block they do nothing else."""
@@ -299,8 +309,8 @@ def _signals_to_pipe() -> Iterator[int]:
     numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         numbers.append(signal.SIGHUP)
+    descriptor = signal.set_wakeup_fd(into, warn_on_full_buffer=False)  # first: else one that comes now is lost
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
-    descriptor = signal.set_wakeup_fd(into, warn_on_full_buffer=False)
     try:
         yield out
     finally:

@@ -206,6 +206,52 @@ def test_an_interrupt_is_a_keyboard_interrupt_of_the_rank(start, number):
     assert process.returncode == 0
 
 
+# Between the signal and the call that waits there is no instruction of Python's, after which a handler could run.
+JUST_BEFORE = f"""
+import ctypes, functools, os, select, signal, sys
+sys.path.insert(0, {str(Path(GUARD).parent)!r})
+import guard
+signals = [functools.partial(ctypes.CDLL(None).kill, os.getpid(), signal.SIGTERM)]
+
+def with_signal_before(call):
+    def wrapped(*arguments):
+        if os.WNOHANG in arguments or not signals:
+            return call(*arguments)
+        calls = [signals.pop(), functools.partial(call, *arguments)]
+        return list(map(functools.partial.__call__, calls))[1]
+    return wrapped
+
+os.waitpid, select.select = map(with_signal_before, (os.waitpid, select.select))
+sys.exit(guard.RankGuard(["sleep", "600"], 600.0).run())
+"""
+WHILE_IT_BEGINS = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(GUARD).parent)!r})
+import guard
+handle = signal.signal
+
+def with_signal_after(number, handler):
+    handle(number, handler)
+    if number == signal.SIGTERM:
+        os.kill(os.getpid(), number)
+
+signal.signal = with_signal_after
+sys.exit(guard.HostGuard(["sleep", "600"], 600.0, signal.SIGINT).run())
+"""
+
+
+@pytest.mark.parametrize(
+    "code", [JUST_BEFORE, WHILE_IT_BEGINS], ids=["before a rank guard waits", "while a host guard begins"]
+)
+def test_a_signal_at_an_awkward_moment_counts(code):
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        assert process.wait(ENOUGH_S) == 143
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_stopped_rank_is_killed_after_the_grace(start):
     code = (
         "import os, signal, time; signal.signal(15, lambda *_: print('seen')); print(os.getpid(), flush=True); "

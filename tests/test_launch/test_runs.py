@@ -3,6 +3,7 @@
 Where a run must end although nothing kills its ranks, the grace is NEVER_S, longer than the tests wait.
 """
 
+import io
 import json
 import os
 import signal
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fastsample_dist.launch import runner
+from fastsample_dist.launch.screen import Screen
+from fastsample_dist.launch.writer import Writer
 from fastsample_dist.testing import mpi_missing_reason
 from tests.interrupted import FOREVER
 from tests.test_launch.programs import RSYNC, SSH, Launcher, write_program
@@ -340,6 +344,31 @@ def test_each_host_gets_its_own_parts_before_the_start(start, tmp_path):
         assert {entry.name for entry in place.iterdir()} == {"manifest.json", "topology", *parts}
     programs = [line.split()[0] for line in (tmp_path / "programs.log").read_text().splitlines()]
     assert programs == ["ssh", "ssh", "rsync", "rsync", "ssh", "ssh"]
+
+
+MOMENTS = {
+    "while it begins": (signal, "signal", ("sleep", "600")),
+    "after its end": (runner.Runner, "_drain", ("true",)),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_counts_at_the_edges_of_a_stage(moment, monkeypatch):
+    """Else the next stage would begin."""
+    of, name, command = MOMENTS[moment]
+    function, sent = getattr(of, name), []
+
+    def with_signal_after(*arguments):
+        result = function(*arguments)
+        if not sent and callable(signal.getsignal(signal.SIGTERM)):
+            sent.append(os.kill(os.getpid(), signal.SIGTERM))
+        return result
+
+    monkeypatch.setattr(of, name, with_signal_after)
+    writers = Writer(io.StringIO()), Writer(io.StringIO())
+    commands = [runner.Command("here", command, range(0), guarded=False)]
+    ended = runner.Runner(commands, runner.RunLimits(), Screen(*writers, ["here"]), writers).run()
+    assert (ended.reason, ended.status) == ("terminated", 143)
 
 
 def test_a_copy_that_fails_ends_before_the_start(start, tmp_path):
