@@ -15,8 +15,9 @@ Evaluation sees sampled neighbours, as many as --eval-fanouts says (the training
 Rank 0 prints; the communication it reports is its own, evaluation left out.
 
 With --checkpoint-dir the run saves itself every --checkpoint-every steps, at its end, and at Ctrl-C or SIGTERM, which
-then ends it with status 130 (a second Ctrl-C ends it at once). --resume resumes from the newest valid checkpoint; under
-torchrun --max-restarts a run whose rank was killed does so by itself.
+then ends it with status 130 (a second Ctrl-C ends it at once; Open MPI's mpirun alone ends its ranks unasked, under
+fastsample-launch --mpi they are asked). --resume resumes from the newest valid checkpoint; under torchrun
+--max-restarts a run whose rank was killed does so by itself.
 
 The installed command `fastsample-train` is the same; in Python it is fastsample_dist.train.run.
 """

@@ -148,8 +148,8 @@ def _guard(options: LaunchOptions, mode: str, installed: bool) -> list[str]:
 
 def _host_guard(options: LaunchOptions, num_ranks: int, installed: bool = False) -> list[str]:
     guard = [*_guard(options, "host", installed), "--ranks", str(num_ranks), "--chdir", options.workdir]
-    if options.mpirun:
-        guard += ["--interrupt-with", "SIGUSR2"]  # mpirun passes it on to every rank; SIGINT would end them unasked
+    if options.mpirun:  # which passes these on to every rank; SIGINT and SIGTERM would end them unasked
+        guard += ["--interrupt-with", "SIGUSR2", "--terminate-with", "SIGUSR1"]
     return [*guard, *(word for setting in options.env for word in ("--env", setting)), "--"]
 
 

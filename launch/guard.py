@@ -112,10 +112,18 @@ class HostGuard:
       command: the agent.
       grace_s: seconds between asking and killing.
       interrupt_with: what the agent gets for an interrupt.
+      terminate_with: what it gets to end, unless killed.
     """
 
-    def __init__(self, command: list[str], grace_s: float, interrupt_with: signal.Signals) -> None:
-        self._command, self._grace_s, self._interrupt_with = command, grace_s, interrupt_with
+    def __init__(
+        self,
+        command: list[str],
+        grace_s: float,
+        interrupt_with: signal.Signals = signal.SIGINT,
+        terminate_with: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        self._command, self._grace_s = command, grace_s
+        self._interrupt_with, self._terminate_with = interrupt_with, terminate_with
         self._kill_at: float | None = None
         self._heard_at: float | None = None
         self._agent = 0
@@ -148,7 +156,7 @@ class HostGuard:
         if signal.SIGINT in numbers:
             self._stop(self._interrupt_with)
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
-            self._stop(signal.SIGTERM)
+            self._stop(self._terminate_with)
 
     def _take_orders(self) -> bool:
         """Follow the orders of the lifeline; False when it is closed."""
@@ -157,7 +165,7 @@ class HostGuard:
         if b"k" in orders:
             self._kill_at = 0.0
         elif b"t" in orders or not orders:
-            self._stop(signal.SIGTERM)
+            self._stop(self._terminate_with)
         elif b"i" in orders:
             self._stop(self._interrupt_with)
         return bool(orders)
@@ -173,7 +181,7 @@ class HostGuard:
         now = time.monotonic()
         if self._kill_at is None and self._heard_at is not None and now - self._heard_at > SILENCE_S:
             _say(f"{NOTE} heard nothing from the launcher for {SILENCE_S:g} s; ending this host's ranks")
-            self._stop(signal.SIGTERM)
+            self._stop(self._terminate_with)
         if self._kill_at is not None and now >= self._kill_at:
             _kill_all(descendants(os.getpid()))
 
@@ -216,7 +224,7 @@ class RankGuard:
     def run(self) -> int:
         """Run the rank; returns its exit status."""
         parent, signals = os.getppid(), _signals_to_pipe()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, self._pass_on)
         signal.signal(signal.SIGALRM, lambda *_: self._kill_group())
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -364,7 +372,8 @@ def _run_host(args: argparse.Namespace) -> int:
         directories.append(make_locked("/dev/shm"))
         os.environ[SHARED_MEMORY] = directories[1]
     try:
-        return HostGuard(args.command, args.grace_s, signal.Signals[args.interrupt_with]).run()
+        asks = signal.Signals[args.interrupt_with], signal.Signals[args.terminate_with]
+        return HostGuard(args.command, args.grace_s, *asks).run()
     finally:
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
@@ -391,6 +400,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--chdir", default=".")
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--interrupt-with", default="SIGINT")
+    parser.add_argument("--terminate-with", default="SIGTERM")
     words = sys.argv[1:] if argv is None else argv
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])

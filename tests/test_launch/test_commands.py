@@ -32,7 +32,7 @@ def test_one_machine_under_torchrun():
 def test_one_machine_under_mpirun():
     made = options(nproc=4, mpirun="/bin/mpirun", as_root=True, oversubscribe=True)
     assert lines(start_commands(made)) == [
-        "/py -I /g.py host --grace-s 5 --ranks 4 --chdir /w --interrupt-with SIGUSR2 -- "
+        "/py -I /g.py host --grace-s 5 --ranks 4 --chdir /w --interrupt-with SIGUSR2 --terminate-with SIGUSR1 -- "
         "/bin/mpirun --allow-run-as-root --bind-to none --oversubscribe -n 4 "
         "/py -I /g.py rank --grace-s 5 -- /py -u train.py --data 'my parts'"
     ]
@@ -62,7 +62,8 @@ def test_several_hosts_under_mpirun_are_one_command():
     layout = place_ranks(parse_hosts("10.0.0.1 slots=2\n10.0.0.2"), None)
     made = start_commands(options(script=("t.py",), mpirun="mpirun", env=("A=b c", "D=")), layout)
     assert lines(made) == [
-        "/py -I /g.py host --grace-s 5 --ranks 2 --chdir /w --interrupt-with SIGUSR2 --env 'A=b c' --env D= -- "
+        "/py -I /g.py host --grace-s 5 --ranks 2 --chdir /w --interrupt-with SIGUSR2 --terminate-with SIGUSR1 "
+        "--env 'A=b c' --env D= -- "
         "mpirun --bind-to none --host 10.0.0.1:2,10.0.0.2:1 --map-by slot --wdir /w --mca plm_rsh_no_tree_spawn 1 "
         f"--mca plm_rsh_agent '{SSH}' -x A -x D -n 3 {GUARD} rank --grace-s 5 -- /py -u t.py"
     ]

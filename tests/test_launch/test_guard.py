@@ -81,11 +81,12 @@ def test_an_order_or_a_closed_lifeline_reaches_the_agent(start, order, seen):
     process.stdin = None
 
 
-def test_an_interrupt_can_be_another_signal(start):
+@pytest.mark.parametrize(("order", "option"), [(b"i", "--interrupt-with"), (b"t", "--terminate-with")])
+def test_an_order_can_be_another_signal(start, order, option):
     code = f"import signal, sys, time\nsignal.signal(12, lambda *_: sys.exit(5))\nprint('up', flush=True)\n{FOREVER}"
-    process = start("host", code, "--interrupt-with", "SIGUSR2")
+    process = start("host", code, option, "SIGUSR2")
     assert process.stdout.readline() == b"up\n"
-    process.stdin.write(b"i")
+    process.stdin.write(order)
     process.stdin.flush()
     assert process.wait(ENOUGH_S) == 5
 
@@ -188,10 +189,11 @@ def test_a_rank_guard_says_how_its_rank_ended(start, code, status, said):
     assert process.returncode == status
 
 
-def test_a_rank_that_was_told_to_end_is_no_failure(start):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_rank_that_was_told_to_end_is_no_failure(start, number):
     process = start("rank", "import time; print('up', flush=True); time.sleep(600)", env={"RANK": "1"})
     assert process.stdout.readline() == b"[1] up\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     assert process.communicate(timeout=ENOUGH_S)[1] == b""
     assert process.returncode == 143
 

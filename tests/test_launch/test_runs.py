@@ -50,7 +50,9 @@ with DistContext.from_env(timeout_s=200) as ctx:
 """
 # What a rank does is its first argument; nothing here needs torch.
 RANK = """
-import os, sys, time
+import os, signal, sys, time
+if sys.argv[1] == "either":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 rank = int(os.environ.get("RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
 def up():
     print("up", rank, os.getpid(), flush=True)
@@ -153,11 +155,12 @@ def test_a_rank_killed_by_sigkill_ends_the_run(start, way):
 
 
 @every_way
-def test_ctrl_c_interrupts_every_rank_and_ends_the_run(start, way):
-    launcher = start(*WAYS[way], *ENDLESS_GRACE, "--", "rank.py", "sleep")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_every_rank_and_ends_the_run(start, way, number):
+    launcher = start(*WAYS[way], *ENDLESS_GRACE, "--", "rank.py", "either")
     launcher.wait_for("up ", 2)
-    launcher.process.send_signal(signal.SIGINT)
-    assert launcher.wait() == 130
+    launcher.process.send_signal(number)
+    assert launcher.wait() == 128 + number
     assert launcher.nothing_is_left()
     assert sum("interrupted " in line for line in launcher.out) == 2
     assert not any("Traceback" in line for line in launcher.err)
