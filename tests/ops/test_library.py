@@ -55,6 +55,34 @@ def test_a_damaged_library_says_how_to_build_it(monkeypatch, tmp_path):
         library.core()
 
 
+CUT_SHORT = """
+import sys
+from pathlib import Path
+from fastsample_dist.ops import abi, library
+try:
+    library.load(Path(sys.argv[1]), abi.Declarations(), "do it.")
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_library_that_was_cut_short_is_refused_before_it_is_mapped(tmp_path):
+    whole = (library.LIBRARY_DIR / "libfastsample.so").read_bytes()
+    path = tmp_path / "libfastsample.so"
+    for size in (50, 64, len(whole) // 16, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        finished = run_code(CUT_SHORT, path)
+        assert finished.returncode == 0, f"{size} bytes: {finished.returncode} {finished.stderr}"
+        assert finished.stdout.startswith(f"{path} cannot be loaded (") and finished.stdout.endswith("; do it.\n")
+    assert f"it has {len(whole) - 1:,} bytes, its header states {len(whole):,}" in finished.stdout
+
+
+def test_another_library_of_that_name_is_refused():
+    path = library.LIBRARY_DIR / "libfastsample.so"
+    with pytest.raises(ImportError, match="libfastsample.so lacks fs_other_abi_version, so it is another library; do"):
+        library.load(path, abi.Declarations(), "do it.", kind="fs_other")
+
+
 def test_a_library_without_a_function_is_older_and_says_how_to_build_it():
     path = library.LIBRARY_DIR / "libfastsample.so"
     with pytest.raises(ImportError, match="lacks fs_nothing, so it is older than these Python files; do it"):
