@@ -25,6 +25,7 @@ def bfs_order(indptr: Tensor, indices: Tensor) -> Tensor:
       ValueError: an id or an offset out of range, 2^31 nodes or more, a shape or dtype mismatch.
     Cost: O(num_edges + num_nodes log num_nodes); memory 4.25 bytes per node besides the result. Deterministic: yes.
     """
+    checks.tensors(indptr=indptr, indices=indices)
     checks.on_host(indptr=indptr, indices=indices)
     return _bfs_order_cpu(indptr, indices)  # see stream_partition
 

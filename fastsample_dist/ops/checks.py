@@ -136,7 +136,9 @@ def one_device(**tensors: Tensor | None) -> None:
 
 
 def on_host(**tensors: Tensor | None) -> None:
-    """Refuse tensors that are not in host memory; None is."""
+    """Refuse what is no tensor in host memory; None passes."""
     for name, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}; expected a tensor.")
         if tensor is not None and not tensor.is_cpu:
             raise ValueError(f"{name} is on {tensor.device}; expected host memory: pass {name}.cpu().")

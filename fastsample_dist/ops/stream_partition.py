@@ -72,6 +72,7 @@ def stream_partition(
     Cost: O(num_edges + num_nodes * num_parts); memory of O(num_nodes + num_parts), rows are read once, in order.
     Deterministic: yes.
     """
+    checks.tensors(indptr=indptr, indices=indices, parts=parts)
     checks.on_host(indptr=indptr, indices=indices, parts=parts, order=order, in_edges=in_edges, kinds=kinds)
     capacities = torch.tensor(rule.capacities, dtype=torch.int64)
     # Not by torch's dispatcher: an interrupt may leave the call at work on a daemon thread. If it returns while the
@@ -95,8 +96,8 @@ def _stream_partition_cpu(
     rows_by_turn: bool,
 ) -> Tensor:
     checks.require(score in SCORE_CODES, f"score is {score!r}; expected {' or '.join(SCORE_CODES)}.")
-    checks.require(1 <= num_parts < 2**31, f"num_parts is {num_parts}; expected at least 1 and fewer than 2^31.")
-    checks.require(0 <= rng_seed < 2**63, f"rng_seed is {rng_seed}; expected 0 to 2^63 - 1.")
+    num_parts = checks.whole("num_parts", num_parts, 1, 2**31 - 1)
+    rng_seed = checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
     indptr = checks.vector("indptr", indptr, (torch.int64,))
     checks.require(indptr.numel() >= 1, "indptr is empty; expected at least one offset.")
     indices = checks.vector("indices", indices, checks.ID_DTYPES)

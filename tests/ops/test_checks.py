@@ -59,16 +59,18 @@ def test_the_core_refuses_the_same_numbers_of_threads():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    ("function", "arguments", "name"),
     [
-        ((INDPTR.tolist(), INDICES, NODES), "indptr"),
-        ((INDPTR, INDICES, [0]), "nodes"),
-        ((INDPTR, None, NODES), "indices"),
+        (ops.induced_subgraph, (INDPTR.tolist(), INDICES, NODES), "indptr"),
+        (ops.induced_subgraph, (INDPTR, INDICES, [0]), "nodes"),
+        (ops.induced_subgraph, (INDPTR, None, NODES), "indices"),
+        (ops.bfs_order, (INDPTR.tolist(), INDICES), "indptr"),
+        (ops.bfs_order, (INDPTR, None), "indices"),
     ],
 )
-def test_a_list_in_place_of_a_tensor_is_refused(arguments, name):
+def test_a_list_in_place_of_a_tensor_is_refused(function, arguments, name):
     with pytest.raises(ValueError, match=f"^{name} is a (list|NoneType); expected a tensor.$"):
-        ops.induced_subgraph(*arguments)
+        function(*arguments)
 
 
 @pytest.mark.parametrize("step", [None, -1, "a", 1.5, True, 2**63])
