@@ -315,6 +315,7 @@ info = LaunchInfo("none", "torch", rank=1, world_size=2, master_addr="127.0.0.1"
 store, name = board_store(info, 60.0)
 board = StoreBoard(store, 1, name)
 os.kill(server, signal.SIGSTOP)
+os.waitpid(server, os.WUNTRACED)  # until it is
 at_the_very_end((C.kill, server, signal.SIGCONT), MOMENT, (C.kill, server, signal.SIGKILL))
 print(board.QUESTION)
 sys.exit(7)
