@@ -18,18 +18,25 @@ csv = pytest.importorskip("pyarrow.csv")
 
 REPOSITORY = Path(fastsample_dist.partition.__file__).parents[2]
 NUM_PARTS = 256  # METIS works for several seconds
-# Before code that cuts: every text is taken for a long one; "cutting" says that METIS works, "cut" that it is done.
+# Before code that cuts: every text is taken for a long one; "cutting" says that METIS works and that its handler of
+# SIGTERM was replaced, "cut" that it is done.
 WATCHED = """
-import sys, threading
+import sys, threading, time
 from fastsample_dist.graph.inputs import edgelist
-from fastsample_dist.partition.methods import libmetis
+from fastsample_dist.partition.methods import interrupts, libmetis
 
 edgelist.SMALL_BYTES = 0
 original = libmetis.call_beside
 
+def say(handler):
+    while interrupts._installed_handler() != handler:
+        time.sleep(0.01)
+    print("cutting", flush=True)
+
 def watched(function):
+    handler = interrupts._installed_handler()
     def work():
-        threading.Timer(0.5, print, ("cutting",), {"flush": True}).start()
+        threading.Timer(0.5, say, (handler,)).start()
         status = function()
         print("cut", flush=True)
         return status
