@@ -62,13 +62,18 @@ class CMakeBuild(build_ext):
         return (ROOT if self.is_in_place() else Path(self.build_lib).resolve()) / "fastsample_dist" / "lib"
 
     def build_dir(self) -> Path:
-        """Where CMake builds; made anew if it was copied from another checkout."""
-        if not self.is_in_place():
-            return Path(self.build_temp).resolve() / "csrc"
-        kept = ROOT / "build" / "csrc"
+        """Where CMake builds; made anew if it was copied from another checkout.
+
+        The compilers that an earlier build found are forgotten: another may be chosen by now, or nvcc installed. The
+        objects stay, which make compares with the compiler and its options.
+        """
+        kept = (ROOT / "build" if self.is_in_place() else Path(self.build_temp).resolve()) / "csrc"
         cache = kept / "CMakeCache.txt"
         if cache.exists() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT / 'csrc'}\n" not in cache.read_text():
             shutil.rmtree(kept)
+        cache.unlink(missing_ok=True)
+        for compilers in kept.glob("CMakeFiles/[0-9]*"):
+            shutil.rmtree(compilers)
         return kept
 
     def run(self) -> None:
