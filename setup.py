@@ -83,6 +83,8 @@ class CMakeBuild(build_ext):
         options = [f"-DFS_CUDA={chosen_cuda()}", f"-DFS_CUDA_TARGETS={targets}"]
         run_cmake("-S", str(ROOT / "csrc"), "-B", str(build_dir), *options)
         run_cmake("--build", str(build_dir), "--parallel", str(os.cpu_count() or 1))
+        for name in LIBRARIES:  # of an earlier build, which may have had CUDA
+            (self.target_dir() / name).unlink(missing_ok=True)
         run_cmake("--install", str(build_dir), "--prefix", str(self.target_dir()))
 
     def get_outputs(self) -> list[str]:
@@ -101,6 +103,11 @@ class BinaryDistribution(Distribution):
 
 class PlatformWheel(bdist_wheel):
     """Tagged py3-none-<platform>: bound to the processor and the system, not to a Python version."""
+
+    def run(self) -> None:
+        if not self.skip_build:  # a wheel takes all that is there, modules that are gone from the sources among it
+            shutil.rmtree(self.get_finalized_command("build").build_lib, ignore_errors=True)
+        super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]

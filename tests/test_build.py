@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from tests.grids import grid
-from tests.toolchain import cmake
+from tests.toolchain import cmake, run
 from tests.waiting import BUILD_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,16 +34,6 @@ from fastsample_dist import ops
 print(fastsample_dist.__file__)
 print(ops.gather_rows(torch.arange(6.0).reshape(3, 2), torch.tensor([2, 0])).tolist())
 """
-
-
-def run(command: list[str | Path], **options) -> str:
-    """Standard output and error of a command that must succeed."""
-    options = {"stdin": subprocess.DEVNULL, "timeout": BUILD_S, **options}
-    done = subprocess.run(
-        list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
-    )
-    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout[-6000:]}"
-    return done.stdout
 
 
 def tool(name: str) -> str:
@@ -290,64 +280,6 @@ def test_a_checkout_is_compiled_for_the_gpus_that_are_there(tmp_path, found, tar
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     assert cuda_targets("here", programs / "nvcc", tmp_path, env=environment) == targets
     assert cuda_targets("all", programs / "nvcc", tmp_path, env=environment) == ["75-real", "80-real", "90"]
-
-
-def by_setup(tmp_path, cmake_script, *words):
-    """The command that builds by a copy of setup.py, with these arguments, and another program in the place of CMake,
-    and its environment.
-    """
-    shutil.copy2(ROOT / "setup.py", tmp_path / "setup.py")
-    (tmp_path / "fastsample_dist").mkdir()
-    program = tmp_path / "bin" / "cmake"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\n{cmake_script}\n")
-    program.chmod(0o755)
-    line = "import runpy, sys; sys.executable = '/nowhere/python'; sys.argv[0] = 'setup.py'; "
-    command = [sys.executable, "-c", f"{line}runpy.run_path('setup.py', run_name='__main__')", *words]
-    return command, {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-
-
-def test_a_build_that_cmake_refuses_ends_in_one_line(tmp_path):
-    command, environment = by_setup(tmp_path, "echo 'CMAKE_CXX_COMPILER not set' >&2; exit 1", "build_ext", "--inplace")
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=BUILD_S)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-2] == "CMAKE_CXX_COMPILER not set"
-    line, reason = done.stderr.splitlines()[-1].split(" ended with status 1, ")
-    assert line.startswith(f"setup.py: `cmake -S {tmp_path}/csrc -B {tmp_path}/build/csrc ")
-    assert reason == "for the reason printed above; the build needs a C++17 compiler and make."
-
-
-@pytest.mark.parametrize("built", ["in place", "for a wheel"])
-def test_objects_are_kept_unless_copied_from_another_checkout_and_compilers_looked_for_again(tmp_path, built):
-    """setup.py as far as CMake's first call, which is a program that writes down its words."""
-    said = tmp_path / "said"
-    words = ["build_ext", *(["--inplace"] if built == "in place" else ["--build-temp", "build", "--build-lib", "lib"])]
-    command, environment = by_setup(tmp_path, f'echo "$@" >> {said}', *words)
-    kept = tmp_path / "build" / "csrc"
-    for home, stays in ((tmp_path / "csrc", True), (ROOT / "csrc", False)):
-        for name in ("CMakeFiles/fastsample.dir/a.o", "CMakeFiles/3.25.1/CMakeCXXCompiler.cmake", "CMakeCache.txt"):
-            (kept / name).parent.mkdir(parents=True, exist_ok=True)
-            (kept / name).write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
-        run(command, cwd=tmp_path, env=environment)
-        left = [path.name for path in kept.rglob("*") if path.is_file()]
-        assert left == ["a.o"] * stays
-        assert f"-B {kept} " in said.read_text()
-
-
-def test_nvcc_that_was_not_found_is_looked_for_again(tmp_path):
-    """As the message about the missing library asks for: put nvcc on PATH and build again."""
-    environment = {**os.environ, "CUDACXX": "/nowhere/nvcc"}
-    command = [cmake(), "-S", ROOT / "csrc", "-B", tmp_path, "-DFS_CUDA=AUTO"]
-    for _ in range(2):
-        assert "Looking for a CUDA compiler" in run(command, env=environment)
-
-
-def test_another_word_for_cuda_is_refused(tmp_path):
-    command = [sys.executable, str(ROOT / "setup.py"), "build_ext", "--build-temp", str(tmp_path)]
-    environment = {**os.environ, "FASTSAMPLE_CUDA": "yes"}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_S)
-    assert done.returncode != 0
-    assert "FASTSAMPLE_CUDA is 'YES'; expected ON, OFF or AUTO" in done.stderr
 
 
 @pytest.mark.grid
