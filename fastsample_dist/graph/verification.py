@@ -211,6 +211,7 @@ class _Records:
         rooms: dict[str, dict[str, tuple[FileState | None, str]]] = {}
         for name, result in results.items():
             rooms.setdefault(_room(name), {})[name] = result
+        is_saved = True
         for room, own in sorted(rooms.items()):
             forgets = any(state is None for state, _ in own.values())
             for folder in (self._beside, self._cached):
@@ -218,11 +219,12 @@ class _Records:
                 if _write(record, _changed(_read(record), own)) and not forgets:
                     break
             else:
-                if not forgets:
-                    logger.warning(
-                        "%s will be compared with its checksums at every start: neither %s nor %s can be written",
-                        self._path, self._beside, self._cached,
-                    )  # fmt: skip
+                is_saved = is_saved and forgets
+        if not is_saved:
+            logger.warning(
+                "%s will be compared with its checksums at every start: neither %s nor %s can be written",
+                self._path, self._beside, self._cached,
+            )  # fmt: skip
 
 
 def _changed(
