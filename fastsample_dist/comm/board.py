@@ -14,7 +14,7 @@ unlinked as soon as all have opened it, so nothing can be left behind.
 
 A connection that breaks does not say whose process ended, and that rank may be in the same collective as the others. So
 a rank that leaves by an error of its own says so on a StoreBoard, and ranks of its machine say it of one that was
-killed.
+killed. Where the process that serves the store is the one that has ended, the lost store names it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ SHARED_MEMORY = "/dev/shm"
 ENDED = "ended"  # how many notes of ranks that have ended there are; each under its number
 POLL_S = 0.02
 STORE_TIMEOUT_S = 2.0  # one request to the store when a run is diagnosed
+LOST_WITHIN_S = 0.02  # between the ends of two connections to a process that is killed
 MAX_LANE_BYTES = 32
+_LOST = "was lost: its process has ended, or cannot be reached"
+_SILENT = "did not answer an earlier question"
 _RECORD = struct.Struct(f"<qqd{MAX_LANE_BYTES}s104s")  # step, calls, time, lane, text; 160 bytes
 
 
@@ -78,7 +81,7 @@ class StatusBoard(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Publish that this rank leaves the run, by no failure of a collective. Never raises or waits, as `publish`."""
+        """Publish that this rank leaves the run, by no failure of a collective. Never raises; bounded in time."""
 
     @abstractmethod
     def ended(self, ranks: Sequence[int], within_s: float = 0.0) -> list[int]:
@@ -106,37 +109,38 @@ class StoreBoard(StatusBoard):
 
     def __init__(self, store: RunStore, rank: int, server: str) -> None:
         self._store: RunStore | None = store
-        self._rank, self._server = rank, server
+        self._rank, self._server, self._why = rank, server, _LOST
         store.store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
         self._try(lambda store: store.set(f"process/{rank}", own_process()))
 
     def publish(self, lane: str, status: Status) -> None:
-        """See StatusBoard. A store that is gone is not asked again."""
+        """See StatusBoard. What a store cannot take at once is left out."""
         value = f"{status.step} {status.calls} {status.at_s} {status.what}"
         self._try(lambda store: store.set(f"{lane}/{self._rank}", value))
 
     def leave(self) -> None:
         """See StatusBoard."""
-        self._try(lambda store: _note_ended(store, self._rank))
+        self._ask(lambda store: _note_ended(store, self._rank), STORE_TIMEOUT_S)
 
     def _try(self, call: Callable[[dist.Store], object]) -> None:
-        if self._store is None:
+        store = self._store
+        if store is None or not store.takes_requests():
             return
         try:
-            call(self._store.store)
+            call(store.store)
         except RuntimeError as error:
             logger.debug("rank %d: the status board is gone: %s", self._rank, error)
             self._store = None
 
     def read(self, lane: str, ranks: Sequence[int]) -> dict[int, Status | str]:
-        """See StatusBoard; at most STORE_TIMEOUT_S for a store that does not answer."""
-        if self._store is None:
-            return dict.fromkeys(ranks, "the store was lost")
+        """See StatusBoard; about STORE_TIMEOUT_S for a store that does not answer."""
         found: dict[int, Status | str] = {}
+        asks = self._store is not None
         self._ask(lambda store: _read_all(store, lane, ranks, found), STORE_TIMEOUT_S)
-        if len(found) < len(ranks):
-            return dict.fromkeys(ranks, f"the store ({self._server}) does not answer")
-        return found
+        if len(found) == len(ranks):
+            return found
+        said = "does not answer" if asks and self._why == _SILENT else self._why
+        return dict.fromkeys(ranks, f"the store ({self._server}) {said}")
 
     def ended(self, ranks: Sequence[int], within_s: float = 0.0) -> list[int]:
         """See StatusBoard."""
@@ -147,16 +151,20 @@ class StoreBoard(StatusBoard):
 
     def _ask(self, call: Callable[[dist.Store], object], timeout_s: float) -> None:
         """Let a call that waits for answers write down what it finds. A store that gives none is not asked again: its
-        `check` never returns when the process that serves it is stopped.
+        `check` never returns when the process that serves it is stopped. Nor is one whose process has ended: torch
+        would print its C++ stack.
         """
-        outcome = None if self._store is None else self._store.call_within(call, timeout_s)
-        if outcome is None:
-            self._store = None
+        store = self._store
+        if store is None:
             return
+        outcome = None if store.is_lost(LOST_WITHIN_S) else store.call_within(call, timeout_s)
         try:
-            outcome.result()
+            if outcome is not None:
+                outcome.result()
+                return
         except RuntimeError as error:
             logger.debug("rank %d: the status board cannot be read: %s", self._rank, error)
+        self._store, self._why = None, _LOST if store.is_lost(0.0) else _SILENT
 
     def close(self) -> None:
         """See StatusBoard."""

@@ -12,6 +12,7 @@ the joined run, and its status board, ask it through `RunStore`, in a thread as 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import stat
 import threading
@@ -35,6 +36,8 @@ LATE_S = 3.0  # past a deadline, for a request that has one of its own: it knows
 POLL_S = 0.05
 ASKED = "fastsample_dist/asked"  # a key that nobody sets
 MAX_ANSWER = 60  # characters of it in a message
+
+_CLOSED = getattr(select, "POLLRDHUP", 0)  # by the other side; Linux
 
 T = TypeVar("T")
 
@@ -82,6 +85,7 @@ class RunStore:
 
     def __init__(self, store: dist.PrefixStore, info: LaunchInfo, connections: set[int]) -> None:
         self.store, self._info, self._connections = store, info, connections
+        self._broken_off = False
 
     @classmethod
     def connect(cls, info: LaunchInfo, deadline: Deadline, prefix: str, *, serves: bool = False) -> RunStore:
@@ -132,7 +136,26 @@ class RunStore:
                 thread.join(POLL_S)
             return None if thread.is_alive() else outcome
         finally:  # also on Ctrl-C
+            self._broken_off = self._broken_off or thread.is_alive()
             _break_off(thread, lambda: _connections(self._info.master_port) & self._connections)
+
+    def takes_requests(self) -> bool:
+        """Whether a short request can be sent without waiting. A process that is stopped reads none, so that those of
+        which torch awaits no answer fill its connection, and the next one would wait without limit.
+        """
+        return all(events == select.POLLOUT for events in self._events(select.POLLOUT | _CLOSED, 0.0))
+
+    def is_lost(self, within_s: float) -> bool:
+        """Whether the process that serves it has closed the connection, or does so within that time."""
+        return not self._broken_off and any(self._events(_CLOSED, within_s))
+
+    def _events(self, wanted: int, within_s: float) -> list[int]:
+        """What is so of each connection; 0 for nothing within that time."""
+        watched = select.poll()  # one poll object serves one thread at a time
+        for descriptor in self._connections:
+            watched.register(descriptor, wanted)
+        found = dict(watched.poll(1000.0 * within_s)) if self._connections else {}
+        return [found.get(descriptor, 0) for descriptor in self._connections]
 
     def _answers(self) -> bool:
         """Whether it answers somebody else."""

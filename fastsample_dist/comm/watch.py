@@ -98,9 +98,9 @@ class Watch:
         lost = isinstance(error, PeerLostError)
         ended = [] if isinstance(own, str) else board.ended(self._ranks, ENDS_WITHIN_S if lost else 0.0)
         if lost:
-            astray = _ended(ended, found, now_s)
-            if not astray and isinstance(own, Status):
-                astray = _missing(found, own, now_s) or _elsewhere(found, own)
+            if isinstance(own, str):
+                return f" ({own})"
+            astray = _ended(ended, found, now_s) or _missing(found, own, now_s) or _elsewhere(found, own)
             return astray and f" ({astray})"
         logger.error("%s", _table(found, self._rank, deadline.elapsed_s, now_s))
         time.sleep(OTHERS_S)

@@ -218,6 +218,13 @@ def test_a_rank_that_has_ended_is_named_before_those_that_are_behind():
         assert watches[0].diagnosis(error, Deadline(3.0)).startswith(" (rank 2 has ended: last seen ")
 
 
+def test_after_a_lost_connection_a_store_that_is_gone_too_names_its_process():
+    own = StoreBoard(store_without_connection(), 1, "rank 0")
+    own.close()
+    said = Watch(1, range(3), own).diagnosis(PeerLostError("failed because a peer ended"), Deadline(3.0))
+    assert said == f" ({LOST})"
+
+
 def test_a_process_has_ended_when_its_number_is_free_or_anothers_as_far_as_it_can_be_seen():
     own = own_process()
     elsewhere, earlier = f"another kernel {own}", own.rsplit(" ", 1)[0] + " 1"
@@ -297,7 +304,7 @@ def test_a_stopped_rank_is_named_by_all_others(stopped, said, tmp_path):
 
 STOPPED_STORE = """
 import os, signal, sys, time, torch.distributed as dist
-from fastsample_dist.comm.board import StoreBoard
+from fastsample_dist.comm.board import Status, StoreBoard
 from fastsample_dist.comm.environment import LaunchInfo
 from fastsample_dist.comm.rendezvous import board_store
 from tests.last import MOMENT, C, at_the_very_end
@@ -317,10 +324,19 @@ board = StoreBoard(store, 1, name)
 os.kill(server, signal.SIGSTOP)
 os.waitpid(server, os.WUNTRACED)  # until it is
 at_the_very_end((C.kill, server, signal.SIGCONT), MOMENT, (C.kill, server, signal.SIGKILL))
-print(board.QUESTION)
+print(QUESTION)
 sys.exit(7)
 """
-QUESTIONS = {"read('0', [0])": "{0: 'the store (rank 0) does not answer'}\n", "ended([0])": "[]\n"}
+LOST = "the store (rank 0) was lost: its process has ended, or cannot be reached"
+FILL = "[board.publish('0', Status(0, 'all_reduce of gradients', 1, 1.0)) for _ in range(100000)]"
+QUESTIONS = {
+    "board.read('0', [0])": "{0: 'the store (rank 0) does not answer'}\n",
+    "[board.read('0', [0]) for _ in range(2)][1]": "{0: 'the store (rank 0) did not answer an earlier question'}\n",
+    "board.ended([0])": "[]\n",
+    "board.leave()": "None\n",
+    f"len({FILL})": "100000\n",  # more than the buffers of its connection hold
+    "os.kill(server, signal.SIGKILL) or board.read('0', [0])": f"{{0: {LOST!r}}}\n",
+}
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
