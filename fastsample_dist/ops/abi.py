@@ -1,16 +1,18 @@
 """What Python declares of a compiled library, compared with what the library was compiled with.
 
 ctypes mirrors the C structs by hand. A library lists its own structs and constants (fs_abi_entries in
-csrc/include/fastsample.h); `Declarations.check` compares the two when the library is loaded, and one line names the
-first field or constant in which they differ.
+csrc/include/fastsample.h); `Declarations.first_difference` compares the two when the library is loaded, and one line
+names the first field or constant in which they differ. Before that, `check_length` compares the file with its header.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, Structure, c_char_p, c_int64
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _CONSTANT = ""  # in the place of a struct's name
 
@@ -69,6 +71,24 @@ class Declarations:
             if line is not None:
                 return line
         return None
+
+
+def check_length(path: Path) -> None:
+    """Refuse an ELF file that was cut short, which the loader would map and end the process with SIGBUS.
+
+    The table of sections, whose place the header states, is a file's end. What is no ELF file of 64 bits and this byte
+    order the loader refuses itself.
+
+    Raises:
+      OSError: it was cut short, or cannot be read.
+    """
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) == 64 and header.startswith(b"\x7fELF\x02\x01"):
+        (start,), (size, number) = struct.unpack_from("<Q", header, 40), struct.unpack_from("<HH", header, 58)
+        found, expected = path.stat().st_size, start + size * number
+        if found < expected:
+            raise OSError(f"it has {found:,} bytes, its header states {expected:,}")
 
 
 def entries_of(library: ctypes.CDLL, entries_function: str) -> dict[tuple[str, str], tuple[int, int]]:

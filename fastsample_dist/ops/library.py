@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
-import struct
 from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
@@ -359,7 +358,7 @@ def load(path: Path, declared: abi.Declarations, remedy: str, *, kind: str = "fs
     if not path.exists():
         raise ImportError(f"{path.name} is not in {path.parent}; {remedy}")
     try:
-        _check_length(path)
+        abi.check_length(path)
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(f"{path} cannot be loaded ({error}); {remedy}") from error
@@ -381,21 +380,6 @@ def load(path: Path, declared: abi.Declarations, remedy: str, *, kind: str = "fs
         getattr(library, function).restype = c_int32
     getattr(library, f"{family}_last_error").restype = c_char_p
     return library
-
-
-def _check_length(path: Path) -> None:
-    """Refuse an ELF file that was cut short, which the loader would map and end the process with SIGBUS.
-
-    The table of sections, whose place the header states, is a file's end. What is no ELF file of 64 bits and this byte
-    order the loader refuses itself.
-    """
-    with path.open("rb") as file:
-        header = file.read(64)
-    if len(header) == 64 and header.startswith(b"\x7fELF\x02\x01"):
-        (start,), (size, number) = struct.unpack_from("<Q", header, 40), struct.unpack_from("<HH", header, 58)
-        found, expected = path.stat().st_size, start + size * number
-        if found < expected:
-            raise OSError(f"it has {found:,} bytes, its header states {expected:,}")
 
 
 @functools.cache
