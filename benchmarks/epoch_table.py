@@ -1,16 +1,18 @@
-"""Seconds per epoch of this library, of DistDGL and of PyG in one table, split into the parts of a training step.
+"""Seconds per epoch of this library, DistDGL, PyG and GraphLearn in one table, split into the parts of a step.
 
 Runs `examples/train_sage.py` on a generated RMAT graph for both schemes, both precisions, with and without dropout,
 under torchrun and mpirun, whose ranks read each other's rows in place, and by `fastsample-bench epoch --namespaces` on
 hosts made of network namespaces, whose ranks exchange them (root, Linux). Where --distdgl-python names an interpreter
 that has DGL 1.1.3, benchmarks/distdgl/run.py measures it on the same graph between our runs, on such hosts and with all
 trainers on one machine. With --pyg benchmarks/pyg_epoch.py measures PyTorch Geometric on the same graph, the whole of
-which every rank reads; it needs torch_geometric and pyg-lib beside this library. One thread per process.
+which every rank reads; it needs torch_geometric and pyg-lib beside this library. With --graphlearn, the directory that
+graphlearn_torch was installed in, the same model is trained on batches of GraphLearn-for-PyTorch's distributed loader,
+whose ranks hold the topology and one part of the features each as ours do. One thread per process.
 After the first run of a launcher and a precision comes `fastsample-bench epoch` on the same parts under the same
 launcher, for the floor: the matrix products of the epoch's own batches alone, and the gradients' all_reduce alone.
 Prints one Markdown table and writes all figures to --json.
 
-    python benchmarks/epoch_table.py --work DIR [--distdgl-python PYTHON] [--pyg] [--epochs 6] [--json FILE]
+    python benchmarks/epoch_table.py --work DIR [--distdgl-python PYTHON] [--pyg] [--graphlearn DIR] [--json FILE]
 
 The first epoch of every run is a warm-up. Memory is the proportional set size (PSS) summed over the ranks (DistDGL:
 trainers and servers), sampled twice a second; the peak is reported. The launcher's own process is not in it;
@@ -28,25 +30,30 @@ import statistics
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 import torch
 
+from fastsample_dist.bench.epoch.namespaces import namespace_hosts
 from fastsample_dist.command import Parser, add_json, run_command
+from fastsample_dist.testing.jobs import meeting_point
 from fastsample_dist.testing.supervisor import COMMAND_END_S, Supervisor, run_process
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GRAPH = ["--scale", "19", "--edge-factor", "16", "--features", "100", "--classes", "47", "--train-fraction", "0.1"]
 MODEL = ["--model", "sage", "--hidden", "256", "--layers", "3", "--batch-size", "1000", "--fanouts", "15,10,5"]
-HOSTS, ONE_MACHINE, DISTDGL, PYG = "hosts", "one machine", "DistDGL 1.1.3", "PyG"
-RUNS = [  # (scheme, DISTDGL or PYG; precision; dropout; launcher, HOSTS, or ONE_MACHINE of the peers)
+HOSTS, ONE_MACHINE, DISTDGL, PYG, GRAPHLEARN = "hosts", "one machine", "DistDGL 1.1.3", "PyG", "GraphLearn"
+RUNS = [  # (scheme, or a peer's name; precision; dropout; launcher, HOSTS, or ONE_MACHINE of the peers)
     ("hybrid", "fp32", 0.5, "torchrun"),
     ("hybrid", "fp32", 0.5, "mpirun"),
     (DISTDGL, "fp32", 0.5, ONE_MACHINE),
     (PYG, "fp32", 0.5, ONE_MACHINE),
+    (GRAPHLEARN, "fp32", 0.5, ONE_MACHINE),
     ("hybrid", "fp32", 0.5, HOSTS),
     (DISTDGL, "fp32", 0.5, HOSTS),
+    (GRAPHLEARN, "fp32", 0.5, HOSTS),
     ("hybrid", "bf16", 0.5, "torchrun"),
     ("hybrid", "bf16", 0.5, "mpirun"),
     ("hybrid", "bf16", 0.5, HOSTS),
@@ -60,6 +67,8 @@ PEERS = {  # what epochs are compared with, in columns where it was measured
     "DistDGL on one machine": (DISTDGL, ONE_MACHINE),
     "DistDGL on hosts": (DISTDGL, HOSTS),
     "PyG": (PYG, ONE_MACHINE),
+    "GraphLearn on one machine": (GRAPHLEARN, ONE_MACHINE),
+    "GraphLearn on hosts": (GRAPHLEARN, HOSTS),
 }
 COLUMNS = ("epoch", "sample", "fetch", "compute", "gradients", "other", "PSS", "floor", "all_reduce", "epoch / both")
 
@@ -142,14 +151,15 @@ def run_ours(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs:
     return {"epoch": seconds, **known, "other": seconds - sum(known.values()), "PSS": peak_bytes / 1e9}
 
 
-def run_watched(command: list[str]) -> int:
-    """Run what a launcher starts; the peak of its PSS in bytes.
+def run_watched(command: list[str], variables: Mapping[str, str] | None = None) -> int:
+    """Run what a launcher starts, with these environment variables too; the peak of its PSS in bytes.
 
     Raises:
       RuntimeError: it failed.
     """
     with Supervisor(COMMAND_END_S) as supervisor:
-        process = supervisor.start("ranks", command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", **(variables or {})}
+        process = supervisor.start("ranks", command, cwd=REPOSITORY, env=environ)
         memory = PeakPss(process.pid)
         memory.start()
         status = supervisor.watch(math.inf)["ranks"]
@@ -160,14 +170,50 @@ def run_watched(command: list[str]) -> int:
 
 
 def run_pyg(parts: Path, dropout: float, ranks: int, epochs: int, work: Path) -> dict[str, float]:
-    """Medians of one run of benchmarks/pyg_epoch.py; its compute contains the all_reduce."""
+    """Medians of one run of benchmarks/pyg_epoch.py with PyG's own loader; its compute contains the all_reduce."""
     result = work / f"pyg-{dropout}.json"
-    command = [*start_command("torchrun", ranks), "benchmarks/pyg_epoch.py", "--data", str(parts)]
-    command += ["--epochs", str(epochs), "--dropout", str(dropout), "--json", str(result)]
-    peak_bytes = run_watched(command)
+    peak_bytes = run_watched([*start_command("torchrun", ranks), *pyg_script(parts, dropout, epochs, result)])
+    return pyg_figures(result) | {"PSS": peak_bytes / 1e9}
+
+
+def run_graphlearn(
+    installed: Path, parts: Path, dropout: float, where: str, ranks: int, epochs: int, work: Path
+) -> dict[str, float]:
+    """Medians of one run of benchmarks/pyg_epoch.py with GraphLearn's loader, whose sample contains the fetch."""
+    result = work / f"graphlearn-{where.replace(' ', '-')}-{dropout}.json"
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, (str(installed), os.environ.get("PYTHONPATH"))))}
+    if where == ONE_MACHINE:
+        command = [*start_command("torchrun", ranks), *pyg_script(parts, dropout, epochs, result)]
+        peak_bytes = run_watched([*command, "--loader", "graphlearn"], path)
+        return pyg_figures(result) | {"PSS": peak_bytes / 1e9}
+    with (
+        namespace_hosts(parts, ranks, work=work) as made,
+        meeting_point(ranks, made.hosts) as variables_of,
+        Supervisor(COMMAND_END_S) as supervisor,
+    ):
+        script = [sys.executable, *pyg_script(made.data, dropout, epochs, result), "--loader", "graphlearn"]
+        links = {"GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"}
+        for rank, host in enumerate(made.hosts):
+            own = os.environ | path | {"OMP_NUM_THREADS": "1"} | links | variables_of(rank)
+            supervisor.start(f"rank {rank}", [*host.prefix, *script], cwd=REPOSITORY, env=own)
+        statuses = supervisor.watch(math.inf, grace_s=10)
+    if any(statuses.values()) or None in statuses.values():
+        raise RuntimeError(f"{' '.join(script)} on hosts ended with {statuses}; expected 0 of all.")
+    return pyg_figures(result)
+
+
+def pyg_script(parts: Path, dropout: float, epochs: int, result: Path) -> list[str]:
+    """The words that run benchmarks/pyg_epoch.py, after the interpreter's."""
+    script = REPOSITORY / "benchmarks/pyg_epoch.py"  # on a host the working directory is another one
+    words = ["--data", parts, "--epochs", epochs, "--dropout", dropout, "--json", result]
+    return [str(script), *map(str, words)]
+
+
+def pyg_figures(result: Path) -> dict[str, float]:
+    """A row of the table from what benchmarks/pyg_epoch.py wrote."""
     found = json.loads(result.read_text())["medians"]
     known = {name: found[name] for name in ("epoch", "sample", "fetch", "compute")}
-    return {**known, "gradients": float("nan"), "other": 0.0, "PSS": peak_bytes / 1e9}
+    return {**known, "gradients": float("nan"), "other": 0.0}
 
 
 def run_epochs(parts: Path, case: tuple[str, str, float, str], ranks: int, epochs: int, work: Path) -> dict[str, float]:
@@ -261,6 +307,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, required=True, help="directory for the graph, partitions and results")
     parser.add_argument("--distdgl-python", help="interpreter that has dgl 1.1.3 (see benchmarks/distdgl/README.md)")
     parser.add_argument("--pyg", action="store_true", help="measure torch_geometric with pyg-lib, installed here, too")
+    parser.add_argument(
+        "--graphlearn", type=Path, help="directory that graphlearn_torch is installed in: measure it too"
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=6, help="the first one is a warm-up")
     parser.add_argument(
@@ -286,6 +335,10 @@ def measure(arguments: argparse.Namespace) -> tuple[int, dict]:
             if not arguments.pyg:
                 continue
             row = run_pyg(prepare(work, 1)[1], dropout, ranks, epochs, work)
+        elif scheme == GRAPHLEARN:
+            if not arguments.graphlearn:
+                continue
+            row = run_graphlearn(arguments.graphlearn.resolve(), parts, dropout, launcher, ranks, epochs, work)
         elif launcher == HOSTS:
             row = run_epochs(parts, case, ranks, epochs, work)
         else:

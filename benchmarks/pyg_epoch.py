@@ -1,15 +1,20 @@
-"""Seconds per epoch of PyTorch Geometric, as its users train on a graph that one machine holds.
+"""Seconds per epoch of PyTorch Geometric's GraphSAGE, fed by PyG's own loader or by GraphLearn-for-PyTorch's.
 
     torchrun --nproc-per-node 2 benchmarks/pyg_epoch.py --data parts-1 [--epochs 6] [--json FILE]
+    torchrun --nproc-per-node 2 benchmarks/pyg_epoch.py --data parts-2 --loader graphlearn [--split-topology]
 
-Every rank takes its share of the training nodes, samples by NeighborLoader (pyg-lib, or torch_sparse), gathers
-features and trains torch_geometric's GraphSAGE under DistributedDataParallel; layers are trimmed to what the seeds
-still need, as PyG recommends. `parts-1` is a partition into one part: its files are mapped, so that the ranks share one
-copy of the features. NeighborLoader draws for a node once, at the hop that first reaches it, so its batches have fewer
-edges than message flow graphs of the same fanouts; --count-mfgs counts those too, which costs memory.
+Every rank trains torch_geometric's GraphSAGE under DistributedDataParallel; layers are trimmed to what the seeds still
+need, as PyG recommends. What --loader gives it:
+  pyg         NeighborLoader (pyg-lib, or torch_sparse) on a graph that one machine holds: every rank takes its share of
+              the training nodes and gathers features. `parts-1` is a partition into one part: its files are mapped, so
+              that the ranks share one copy of the features.
+  graphlearn  GraphLearn's DistNeighborLoader on the parts of a distributed run, one rank each; it samples and fetches
+              features by RPC between the ranks (benchmarks/pyg_batches.py).
+Both draw for a node once, at the hop that first reaches it, so their batches have fewer edges than message flow graphs
+of the same fanouts; --count-mfgs counts those too, which costs memory.
 
-Times: sample (the loader's next batch), fetch (its features and labels), compute (forward, backward with the
-all_reduce, optimizer); medians of the epochs after the first.
+Times: sample (the loader's next batch; graphlearn's has its features), fetch (features and labels), compute (forward,
+backward with the all_reduce, optimizer); medians of the epochs after the first.
 """
 
 from __future__ import annotations
@@ -25,19 +30,19 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from pyg_batches import GraphLearnBatches, NeighborBatches
 from torch import Tensor, nn
 
 from fastsample_dist.bench.conditions import conditions
 from fastsample_dist.command import Parser, add_json, count, fanout_list, run_command
 from fastsample_dist.device.allocator import reuse_freed_memory
-from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.graph.labels import CLASSIFICATION
 from fastsample_dist.interop import pyg
 from fastsample_dist.ops import checks
 from fastsample_dist.sampling.neighbor import NeighborSampler
 
 PARTS = ("sample", "fetch", "compute")
+LOADERS = {"pyg": NeighborBatches, "graphlearn": GraphLearnBatches}
 
 
 class Rank:
@@ -45,34 +50,14 @@ class Rank:
 
     Args:
       args: of the command line.
-      rank, world_size: this process, and how many there are.
+      batches: of this rank.
+      world_size: how many processes there are.
     """
 
-    def __init__(self, args: argparse.Namespace, rank: int, world_size: int) -> None:
-        manifest = storage.read_manifest(args.data)
-        if manifest.num_parts != 1:
-            raise ValueError(
-                f"{args.data} has {manifest.num_parts} parts; expected 1: PyG's ranks hold the whole graph."
-            )
-        part = storage.load_part(args.data, manifest, 0)
-        self.features, self.labels, seeds = part.features, part.labels, part.splits.get("train")
-        if (
-            self.features is None
-            or self.features.dtype != torch.float32
-            or manifest.task != CLASSIFICATION
-            or seeds is None
-        ):
-            raise ValueError(f"{args.data} lacks float32 features, classes or training nodes; expected all three.")
-        fewest = seeds.numel() // world_size  # of any rank: all make as many steps
-        self.steps = -(-fewest // args.batch_size)
-        order = torch.randperm(seeds.numel(), generator=torch.Generator().manual_seed(args.seed))
-        self.graph, self.seeds = storage.load_topology(args.data, manifest), seeds[order][rank::world_size]
-        self.loader = pyg.neighbor_loader(
-            self.graph, self.seeds, fanouts=args.fanouts, batch_size=args.batch_size, workers=0
-        )
+    def __init__(self, args: argparse.Namespace, batches: NeighborBatches | GraphLearnBatches, world_size: int) -> None:
+        self.batches = batches
         torch.manual_seed(args.seed)
-        classes = int(part.labels.max()) + 1
-        model = pyg.graph_sage(self.features.shape[1], args.hidden, classes, len(args.fanouts), args.dropout)
+        model = pyg.graph_sage(batches.feature_dim, args.hidden, batches.num_classes, len(args.fanouts), args.dropout)
         self.model = nn.parallel.DistributedDataParallel(model) if world_size > 1 else model
         self.optimizer = torch.optim.Adam(model.parameters(), lr=0.006)
 
@@ -87,13 +72,14 @@ class Rank:
             found[name] += now_s - last_s
             last_s = now_s
 
-        for batch in islice(self.loader, self.steps):
+        for batch in islice(self.batches.loader, self.batches.steps):
             lap("sample")
-            features, labels = self.features[batch.n_id], self.labels[batch.n_id[: batch.batch_size]]
+            features, labels = self.batches.rows(batch)
             lap("fetch")
             scores = self.model(
-                features, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-                num_sampled_edges_per_hop=batch.num_sampled_edges,
+                features, batch.edge_index,
+                num_sampled_nodes_per_hop=[int(number) for number in batch.num_sampled_nodes],
+                num_sampled_edges_per_hop=[int(number) for number in batch.num_sampled_edges],
             )  # fmt: skip
             loss = nn.functional.cross_entropy(scores[: batch.batch_size], labels)
             self.optimizer.zero_grad()
@@ -123,8 +109,10 @@ def measure(args: argparse.Namespace) -> tuple[int, dict]:
     rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     if world_size > 1:
         dist.init_process_group("gloo")
-    known, own = conditions(args.threads), Rank(args, rank, world_size)
+    known, batches = conditions(args.threads), LOADERS[args.loader](args, rank, world_size)
+    own = Rank(args, batches, world_size)
     epochs = [own.run_epoch() for _ in range(args.epochs)]
+    batches.close()
     if world_size > 1:
         dist.destroy_process_group()
     medians = {name: statistics.median(epoch[name] for epoch in epochs[1:]) for name in epochs[0]}
@@ -132,9 +120,11 @@ def measure(args: argparse.Namespace) -> tuple[int, dict]:
         args.json = None  # rank 0 writes it
     else:
         shown = ", ".join(f"{name} {medians[name]:.3f} s" for name in ("epoch", *PARTS))
-        print(f"PyG: {shown}; {medians['edges']:,.0f} edges, {medians['inputs']:,.0f} input nodes")
+        print(f"{args.loader}: {shown}; {medians['edges']:,.0f} edges, {medians['inputs']:,.0f} input nodes")
         if args.count_mfgs:
-            edges, inputs, rows = count_mfgs(own.graph, own.seeds.split(args.batch_size)[: own.steps], args.fanouts)
+            edges, inputs, rows = count_mfgs(
+                batches.graph, batches.seeds.split(args.batch_size)[: batches.steps], args.fanouts
+            )
             print(f"message flow graphs: {edges:,} edges, {inputs:,} input nodes, {rows:,} rows of the first layer")
     return 0, {"conditions": known, "epochs": epochs, "medians": medians}
 
@@ -142,7 +132,17 @@ def measure(args: argparse.Namespace) -> tuple[int, dict]:
 def make_parser() -> argparse.ArgumentParser:
     """Command line."""
     parser = Parser(prog="pyg_epoch.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="partition into one part")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="partition into one part, or one for every rank (graphlearn)"
+    )
+    parser.add_argument("--loader", choices=LOADERS, default="pyg")
+    parser.add_argument("--split-topology", action="store_true", help="graphlearn: a rank holds its part's rows only")
+    parser.add_argument(
+        "--sampling-processes",
+        type=int,
+        default=0,
+        help="graphlearn: of each rank; 0 samples when a batch is asked for",
+    )
     parser.add_argument("--fanouts", type=fanout_list, default=(15, 10, 5))
     parser.add_argument("--batch-size", type=count, default=1000, help="seeds per rank and step")
     parser.add_argument("--hidden", type=count, default=256)

@@ -1,13 +1,15 @@
-"""The table of epochs beside its peers, and PyG's side of it where there is no sampler of PyG's to install."""
+"""The table of epochs beside its peers; PyG's and GraphLearn's side of it where neither can be installed."""
 
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 from fastsample_dist.command import run_command
+from fastsample_dist.graph import storage
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.interop import pyg
 from fastsample_dist.sampling.neighbor import NeighborSampler
@@ -24,7 +26,7 @@ def load(name):
     return module
 
 
-epoch_table, pyg_epoch = load("epoch_table"), load("pyg_epoch")
+epoch_table, pyg_batches, pyg_epoch = map(load, ("epoch_table", "pyg_batches", "pyg_epoch"))
 
 
 def shown(*cases):
@@ -44,6 +46,9 @@ def test_epochs_are_compared_with_the_peers_that_were_measured():
     assert ours.endswith("| 1.50x | 1.50x |") and peer.endswith("| 1.00x | 1.00x |")
     head, _, ours, _ = shown(OURS, ("DistDGL 1.1.3", "fp32", 0.0, "one machine"))
     assert "epoch of DistDGL on one machine / this" in head and ours.endswith("| - | - |")  # another dropout
+    head, _, ours, _, _ = shown(OURS, *(("GraphLearn", "fp32", 0.5, where) for where in ("one machine", "hosts")))
+    assert "| epoch of GraphLearn on one machine / this | epoch of GraphLearn on hosts / this |" in head
+    assert ours.endswith("| 1.50x | 2.00x | 1.50x | 2.00x |")
 
 
 def parts_of(tmp_path, num_parts):
@@ -68,7 +73,8 @@ def arguments(path, *options):
 
 
 def test_pyg_trains(tmp_path, own_sampler):
-    own = pyg_epoch.Rank(arguments(parts_of(tmp_path, 1)), 0, 1)
+    args = arguments(parts_of(tmp_path, 1))
+    own = pyg_epoch.Rank(args, pyg_batches.NeighborBatches(args, 0, 1), 1)
     epochs = [own.run_epoch() for _ in range(3)]
     assert epochs[0]["epoch"] >= sum(epochs[0][part] for part in pyg_epoch.PARTS) * 0.99
     assert epochs[0]["edges"] > 0 and epochs[0]["inputs"] > 0
@@ -76,7 +82,7 @@ def test_pyg_trains(tmp_path, own_sampler):
 
 
 def test_message_flow_graphs_are_counted(tmp_path, own_sampler):
-    own = pyg_epoch.Rank(arguments(parts_of(tmp_path, 1)), 0, 1)
+    own = pyg_batches.NeighborBatches(arguments(parts_of(tmp_path, 1)), 0, 1)
     neighbors = [set(its.tolist()) for its in own.graph.indices.tensor_split(own.graph.indptr[1:-1])]
     edges = inputs = rows = 0
     for seeds in (batches := own.seeds.split(8)):
@@ -89,12 +95,22 @@ def test_message_flow_graphs_are_counted(tmp_path, own_sampler):
     assert pyg_epoch.count_mfgs(own.graph, batches, [every, every]) == (edges, inputs, rows)
 
 
-def test_ranks_make_as_many_steps_as_each_other(tmp_path, own_sampler, monkeypatch):
+def test_ranks_make_as_many_steps_as_each_other(tmp_path, own_sampler):
     path = parts_of(tmp_path, 1)
-    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda model: model)  # no group is joined
-    ranks = [pyg_epoch.Rank(arguments(path, "--batch-size", "1"), rank, 7) for rank in (0, 6)]
+    ranks = [pyg_batches.NeighborBatches(arguments(path, "--batch-size", "1"), rank, 7) for rank in (0, 6)]
     counts = [[len(list(rank.loader)), rank.steps] for rank in ranks]
     assert counts[0][0] > counts[1][0] == counts[0][1] == counts[1][1]
+
+
+def test_graphlearn_gets_the_rows_of_its_part(tmp_path):
+    path = parts_of(tmp_path, 2)
+    manifest = storage.read_manifest(path)
+    graph, lo = storage.load_topology(path, manifest), manifest.part_ranges[1]
+    indices, indptr = pyg_batches.rows_of(graph, lo, graph.num_nodes)
+    degrees = graph.in_degrees()
+    degrees[:lo] = 0
+    assert torch.equal(indptr.diff(), degrees) and indptr.dtype == indices.dtype == torch.int64
+    assert torch.equal(indices, graph.indices[graph.indptr[lo] :].long()) and 0 < indices.numel() < graph.num_edges
 
 
 def test_a_task_of_other_labels_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
@@ -111,9 +127,23 @@ def test_a_task_of_other_labels_is_refused_in_one_line(tmp_path, capsys, monkeyp
 
 
 @pytest.mark.parametrize(("num_parts", "message"), [(2, "has 2 parts; expected 1"), (1, "pyg_lib or torch_sparse")])
-def test_what_cannot_be_measured_is_refused(tmp_path, num_parts, message):
+def test_what_pyg_cannot_sample_is_refused(tmp_path, num_parts, message):
     typing = pytest.importorskip("torch_geometric.typing")
     if num_parts == 1 and (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
         pytest.skip("a sampler of PyG's is installed")
     with pytest.raises((ValueError, ImportError), match=message):
-        pyg_epoch.Rank(arguments(parts_of(tmp_path, num_parts)), 0, 1)
+        pyg_batches.NeighborBatches(arguments(parts_of(tmp_path, num_parts)), 0, 1)
+
+
+def test_graphlearn_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
+    args = arguments(parts_of(tmp_path, 2), "--loader", "graphlearn")
+    monkeypatch.setitem(sys.modules, "graphlearn_torch", None)
+    with pytest.raises(ImportError, match="--loader graphlearn needs graphlearn_torch"):
+        pyg_batches.GraphLearnBatches(args, 0, 2)
+
+
+def test_graphlearn_needs_a_part_for_every_rank(tmp_path, monkeypatch):
+    args = arguments(parts_of(tmp_path, 2), "--loader", "graphlearn")
+    monkeypatch.setitem(sys.modules, "graphlearn_torch", ModuleType("graphlearn_torch"))
+    with pytest.raises(ValueError, match="has 2 parts and there are 3 ranks"):
+        pyg_batches.GraphLearnBatches(args, 0, 3)
