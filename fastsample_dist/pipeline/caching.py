@@ -253,7 +253,8 @@ def _load(
     else:
         slots = sharers.slots(others, num_nodes, memory)
     with_own = features.with_cache(own) if own.numel() else features
-    return with_own.reading(features.neighbours, CachedRows(slots, rows) if others.numel() else None)
+    holds = others.numel() > 0 or description.lookahead > 0  # one that looks ahead is there without a row, too
+    return with_own.reading(features.neighbours, CachedRows(slots, rows) if holds else None)
 
 
 def load_rows(features: DistFeatures, nodes: Tensor, into: Tensor, shown: bool) -> Tensor:

@@ -175,6 +175,23 @@ def test_rows_of_other_types_are_cached_as_they_are_stored(tmp_path, stored, dty
     assert run_distributed(2, other_rows, args=(path, dtype)) == [[(True, row_bytes, row_bytes)] * 2] * 2
 
 
+def ahead_of_nothing(ctx, path):
+    """(rows that the cache holds, whether there are seeds); batches are those of a loader without a cache."""
+    data, seeds = DistData.load(path, ctx), 0
+    if ctx.rank == 1:
+        data._splits["train"] = data.split("train")[:0]
+    plain = DistLoader(data, FANOUTS, BATCH, **PAIRED)
+    loader = DistLoader(data, FANOUTS, BATCH, cache=FeatureCache(KEPT, lookahead=WINDOW), **PAIRED)
+    for expected, batch in zip(plain, loader, strict=True):
+        assert same(batch, expected)
+        seeds += batch.seeds.numel()
+    return loader.cache.nodes.numel(), seeds > 0
+
+
+def test_a_rank_that_needs_no_row_of_others_looks_ahead_with_an_empty_cache(paths):
+    assert run_distributed(2, ahead_of_nothing, args=(paths[2],)) == [(SLOTS, True), (0, False)]
+
+
 @pytest.fixture(scope="module")
 def ahead(paths):
     return run_distributed(2, look_ahead, args=(paths[2],))
