@@ -165,7 +165,8 @@ class GATLayer(nn.Module):
     def _scores(self, rows: Tensor) -> Tensor:
         """a_src . W h and a_dst . W h of every source row, [num_src, 2, num_heads]."""
         weight = self.linear.weight.unflatten(0, (self.num_heads, -1))
-        folded = torch.einsum("khd,hdi->khi", self.attention, weight)
+        attention = self.attention.flatten().view_as(self.attention)  # one head's gradient gets the strides DDP expects
+        folded = torch.einsum("khd,hdi->khi", attention, weight)
         scores = F.linear(rows, folded.flatten(0, 1)).unflatten(1, (2, self.num_heads))
         return scores.float() if scores.dtype == torch.bfloat16 else scores
 

@@ -180,6 +180,14 @@ def test_attention_survives_scores_beyond_the_range_of_exp():
     assert model(batch.mfgs, batch.features).isfinite().all()
 
 
+@pytest.mark.parametrize("num_heads", [1, 2])
+def test_gradients_of_attention_have_the_strides_of_its_vectors(num_heads):
+    """Of others, which mean the same where there is one head, DDP warns on every rank."""
+    model, batch = make_model("gat", num_heads=num_heads), make_batch()
+    loss_and_gradients(model, batch, model(batch.mfgs, batch.features))
+    assert all(p.grad.stride() == p.stride() for p in model.parameters())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_few_fanouts_are_refused(kind):
     batch, model = make_batch(), make_model(kind, num_layers=3)
