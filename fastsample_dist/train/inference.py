@@ -32,6 +32,7 @@ from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.files import complete_file, naming_file
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData, check_feature_dtype, own_parts
 from fastsample_dist.sampling.mfg import MFG
 from fastsample_dist.sampling.neighbor import NeighborSampler
@@ -85,12 +86,14 @@ def layerwise(
       sampler: whose neighbourhoods, those of step 0, stand in the place of all in-neighbours, such as a PinSAGESampler
         of data.graph; None: all in-neighbours.
     Returns:
-      [own nodes, num_classes], row i is node data.own_range[0] + i. When `output` is given, a mapped file: the part's,
+      [own nodes, num_classes], row i is node data.own_range[0] + i; float32 where the model computes in bfloat16, which
+      files of arrays do not have. When `output` is given, a mapped file: the part's,
       or of several parts one without a name, whose blocks in `output` are free once nothing refers to the tensor.
     Raises:
-      ValueError: batch_size below 1, a partition without features, of another width than the model's, or of a type of
-        which no batch can be made, a model that does not fit train/protocol.py, a sampler of another number of layers,
-        a disk that refuses a layer's rows or the output, by file (on all ranks).
+      ValueError: batch_size is no integer >= 1, a partition without features, of another width than the model's, or of
+        a type of which no batch can be made, a model that does not fit train/protocol.py or computes in another type
+        than float32, float64 and bfloat16, a sampler of another number of layers, a disk that refuses a layer's rows or
+        the output, by file (on all ranks).
       RuntimeError: a collective failed or passed its deadline.
     Source: GraphSAGE, NeurIPS'17, algorithm 1. Memory per rank: the rows of one batch and its in-neighbours, at most
     (1 + EDGES_PER_NODE) * batch_size rows of the widest layer, or one node's in-neighbours where those are more;
@@ -166,8 +169,7 @@ def _check(
     batch_size: int,
     sampler: HopwiseSampler | None,
 ) -> None:
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; expected at least 1.")
+    checks.whole("batch_size", batch_size, 1)
     if data.features is None:
         raise ValueError(f"{data.path} has no features; partition an input with features.npy.")
     check_feature_dtype(data)
@@ -236,7 +238,7 @@ def _infer_batch(
     rows = below.fetch(batch.input_nodes, parameter.dtype).to(parameter.device)
     result = one.compute([mfg.to(parameter.device) for mfg in batch.mfgs], rows)
     check_rows(one.name, result, len(nodes), "destination")
-    return result.cpu()
+    return (result.float() if result.dtype == torch.bfloat16 else result).cpu()
 
 
 def _table(path: Path, num_rows: int, like: Tensor) -> np.ndarray:

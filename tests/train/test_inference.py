@@ -118,12 +118,36 @@ def test_reports_its_progress_and_calls_the_same_collectives_on_every_rank(task)
     assert seen == [(done, seen[0][1]) for done in range(1, seen[0][1] + 1)]
 
 
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+def test_a_model_in_bfloat16_gives_its_scores_as_float32(task, tmp_path, kind):
+    model = make_model(kind).bfloat16().eval()
+    scores = inference.layerwise(model, one_process(task), 1000, output=tmp_path)
+    batch = NeighborSampler(one_process(task).graph, [-1, -1]).sample(torch.arange(200))
+    with torch.no_grad():
+        expected = model(batch.mfgs, one_process(task).features.fetch(batch.input_nodes, torch.bfloat16))
+    assert scores.dtype == torch.float32 and torch.equal(scores, scores.bfloat16().float())
+    assert torch.allclose(scores, expected.float(), rtol=0, atol=0.05)
+    assert np.array_equal(np.load(tmp_path / "part-1.npy"), scores[slice(*one_process(task).book.part2range(1))])
+
+
 @pytest.mark.parametrize(
-    ("columns", "batch_size", "message"),
-    [(8, 0, "batch_size is 0; expected at least 1"), (9, 10, "features of 8 columns but the model has in_dim 9")],
+    ("columns", "batch_size", "dtype", "message"),
+    [
+        (8, 0, torch.float32, "^batch_size is 0; expected an integer >= 1"),
+        (8, 2.5, torch.float32, "^batch_size is 2.5; expected an integer >= 1"),
+        (8, "7", torch.float32, "^batch_size is '7'; expected an integer >= 1"),
+        (9, 10, torch.float32, "features of 8 columns but the model has in_dim 9"),
+        (
+            8,
+            10,
+            torch.float16,
+            "^GraphSAGE has parameters of torch.float16; layerwise computes in float32, float64 or b",
+        ),
+    ],
+    ids=str,
 )
-def test_refuses_what_does_not_fit(task, columns, batch_size, message):
-    model = fsd.train.models.GraphSAGE(columns, 4, 4, 2)
+def test_refuses_what_does_not_fit(task, columns, batch_size, dtype, message):
+    model = fsd.train.models.GraphSAGE(columns, 4, 4, 2).to(dtype)
     with pytest.raises(ValueError, match=message):
         inference.layerwise(model, one_process(task), batch_size)
 
