@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fastsample_dist.graph.manifest import Manifest
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition
@@ -43,25 +44,28 @@ class CheckpointSettings:
     """Where and when to save, and what must be the same when the run is resumed.
 
     Attributes:
-      directory: of this run's checkpoints and no other's.
+      directory: of this run's checkpoints and no other's; a name becomes a Path.
       every: steps between two checkpoints, at least 1.
       keep: how many of the newest stay, at least 1.
       options: what shapes the run (learning rate, fanouts, seed, ...), as JSON values; a checkpoint made with others
         is refused. The world size and the batch size need not be among them.
       may_change: names of options that may differ nevertheless.
     Raises:
-      ValueError: every is below 1.
+      ValueError: every or keep is no integer >= 1, directory no path.
     """
 
-    directory: Path
+    directory: str | Path
     every: int = 100
     keep: int = 3
     options: Mapping[str, Any] = field(default_factory=dict)
     may_change: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ValueError(f"every is {self.every}; expected at least 1 step between two checkpoints.")
+        for name in ("every", "keep"):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), 1))
+        if not isinstance(self.directory, str | os.PathLike):
+            raise ValueError(f"directory is {self.directory!r}; expected a path, such as 'saved'.")
+        object.__setattr__(self, "directory", Path(self.directory))
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class Checkpointer(Callback):
         self._trainer, self._loader, self._settings = trainer, loader, settings
         self._stop = stop or StopSignal()
         self._ctx = loader.data.ctx
-        self._files = CheckpointFiles(settings.directory, settings.keep)
+        self._files = CheckpointFiles(Path(settings.directory), settings.keep)
         self._epoch = self._step = 0
         self._saved_step = -1
         self._begun = False

@@ -273,6 +273,14 @@ def test_a_refusal_reaches_all_ranks(task4, tmp_path):
     assert errors[0] == errors[1] and "holds checkpoints already" in errors[0]
 
 
-def test_an_interval_of_no_steps_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="every is 0; expected at least 1 step"):
-        CheckpointSettings(directory=tmp_path, every=0)
+@pytest.mark.parametrize("name", ["every", "keep"])
+@pytest.mark.parametrize("value", [0, 2.5, "3", True])
+def test_intervals_and_numbers_that_are_no_whole_ones_are_refused(tmp_path, name, value):
+    with pytest.raises(ValueError, match=f"^{name} is {value!r}; expected an integer >= 1"):
+        CheckpointSettings(directory=tmp_path, **{name: value})
+
+
+def test_a_directory_is_a_path_or_its_name(tmp_path):
+    assert CheckpointSettings(directory=str(tmp_path)) == CheckpointSettings(directory=tmp_path)
+    with pytest.raises(ValueError, match="^directory is 3; expected a path, such as 'saved'"):
+        CheckpointSettings(directory=3)
