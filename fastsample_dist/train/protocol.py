@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from fastsample_dist.ops import checks
@@ -100,6 +101,27 @@ def check_kind(name: str, value: object, kind: type, such_as: str) -> None:
     if not isinstance(value, kind):
         found = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise ValueError(f"{name} is {found}; expected an object of {kind.__name__}, such as {such_as}.")
+
+
+def check_trained(model: object, optimizer: object) -> None:
+    """Refuse what a trainer cannot train: no model called as model(mfgs, features), no optimizer, and one whose step
+    computes the loss itself (LBFGS), where it is computed already.
+
+    Raises:
+      ValueError: as said.
+    """
+    check_call("model", model, "mfgs", "features")
+    such_as = "torch.optim.Adam(model.parameters())"
+    check_kind("optimizer", optimizer, torch.optim.Optimizer, such_as)
+    try:
+        inspect.signature(type(optimizer).step).bind(optimizer)  # a scheduler replaces that of the object
+    except ValueError:  # compiled: nothing is known of it
+        return
+    except TypeError:
+        name = type(optimizer).__name__
+        raise ValueError(
+            f"optimizer is {name}, whose step needs a closure; expected one that steps without, such as {such_as}."
+        ) from None
 
 
 def check_loader(loader: object, has: str = "epoch") -> None:

@@ -48,7 +48,7 @@ from fastsample_dist.train.objectives import (
     check_reduction,
     loss_share,
 )
-from fastsample_dist.train.protocol import check_call, check_kind, check_loader, check_outputs, check_same_model
+from fastsample_dist.train.protocol import check_kind, check_loader, check_outputs, check_same_model, check_trained
 from fastsample_dist.train.rehearsal import rehearse_roles
 from fastsample_dist.train.schedules import end_epoch
 from fastsample_dist.train.shared_state import broadcast_state
@@ -85,7 +85,7 @@ class Trainer:
 
     Args:
       model: any nn.Module called as model(mb.mfgs, mb.features) -> [num_seeds, outputs], such as logits of the classes.
-      optimizer: over the model's parameters; the same kind and settings on every rank.
+      optimizer: over the model's parameters, which steps without a closure; the same kind and settings on every rank.
       ctx: the rank's context.
       precision: "fp32" computes in the parameters' dtype; "bf16" runs the forward pass under autocast.
       loss_fn: called as loss_fn(outputs, mb.labels), never with an empty batch. Preferably returns one loss per seed,
@@ -484,8 +484,7 @@ def _check(
 ) -> None:
     """Refuse what a Trainer is given where it is of another kind, and a model on another device."""
     checks.one_of("precision", precision, PRECISIONS)
-    check_call("model", model, "mfgs", "features")
-    check_kind("optimizer", optimizer, torch.optim.Optimizer, "torch.optim.Adam(model.parameters())")
+    check_trained(model, optimizer)
     if loss_fn is not None and not callable(loss_fn):
         raise ValueError(f"loss_fn is {loss_fn!r}; expected None or a function of outputs and labels.")
     if metrics is not None:

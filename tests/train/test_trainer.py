@@ -130,6 +130,7 @@ def test_fanouts_that_disagree_with_the_layers_are_refused(task, ctx):
     ("given", "message"),
     [
         ({"optimizer": None}, "optimizer is a NoneType; expected an object of Optimizer, such as torch.optim.Adam"),
+        ({"optimizer": torch.optim.LBFGS([torch.zeros(1)])}, "optimizer is LBFGS, whose step needs a closure; exp"),
         ({"optimizer": torch.optim.SGD}, "optimizer is the class SGD; expected an object of Optimizer"),
         ({"ctx": 3}, "ctx is a int; expected an object of DistContext, such as fsd.DistContext.from_env"),
         ({"loss_fn": "mse"}, "loss_fn is 'mse'; expected None or a function"),
