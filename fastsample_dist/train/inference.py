@@ -87,12 +87,12 @@ def layerwise(
         of data.graph; None: all in-neighbours.
     Returns:
       [own nodes, num_classes], row i is node data.own_range[0] + i; float32 where the model computes in bfloat16, which
-      files of arrays do not have. When `output` is given, a mapped file: the part's,
-      or of several parts one without a name, whose blocks in `output` are free once nothing refers to the tensor.
+      files of arrays do not have. When `output` is given, a mapped file: the part's, or of several parts one without a
+      name, whose blocks in `output` are free once nothing refers to the tensor.
     Raises:
       ValueError: batch_size is no integer >= 1, a partition without features, of another width than the model's, or of
-        a type of which no batch can be made, a model that does not fit train/protocol.py or computes in another type
-        than float32, float64 and bfloat16, a sampler of another number of layers, a disk that refuses a layer's rows or
+        a type of which no batch can be made, a model that does not fit train/protocol.py or computes in a type to
+        which features are not converted, a sampler of another number of layers, a disk that refuses a layer's rows or
         the output, by file (on all ranks).
       RuntimeError: a collective failed or passed its deadline.
     Source: GraphSAGE, NeurIPS'17, algorithm 1. Memory per rank: the rows of one batch and its in-neighbours, at most
@@ -174,6 +174,12 @@ def _check(
         raise ValueError(f"{data.path} has no features; partition an input with features.npy.")
     check_feature_dtype(data)
     check_layerwise(model, num_layers)
+    dtype, stored = next(iter(model.parameters())).dtype, data.features.dtype
+    if dtype not in (*checks.REAL_DTYPES, stored):
+        raise ValueError(
+            f"{type(model).__name__} has parameters of {dtype} but features are {stored}; convert the model to "
+            "float32, float64 or bfloat16, or to the features' type."
+        )
     in_dim = getattr(model, "in_dim", data.feature_dim)
     if in_dim != data.feature_dim:
         raise ValueError(
