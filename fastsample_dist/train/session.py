@@ -204,16 +204,16 @@ def write_results(ctx: DistContext, writes: Sequence[Callable[[], object]]) -> N
     Collective: every rank must call this, with as many writes.
 
     Raises:
-      ValueError: one or more were refused on some rank (on all ranks); names the first one's file.
+      ValueError: one or more were refused on some rank (on all ranks); names the file of each.
     """
     refusals = []
     for write in writes:
         try:
             agree(ctx, write)
         except ValueError as error:
-            refusals.append(error)
+            refusals.append(str(error))
     if refusals:
-        raise refusals[0]
+        raise ValueError("; ".join(refusals))
 
 
 def set_threads(threads: int | None, ctx: DistContext) -> int:

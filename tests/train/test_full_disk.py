@@ -1,5 +1,6 @@
 """Training while the disk refuses: logs only warn, results are refused at the end, deleted directories come back."""
 
+import errno
 import json
 import shutil
 
@@ -50,6 +51,18 @@ def test_results_that_do_not_fit_are_refused_when_everything_else_is_done(parts,
     assert "test accuracy" in printed.out
     assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_every_result_that_does_not_fit_is_named(parts, tmp_path, capsys, monkeypatch):
+    def refuse(file, *_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+    monkeypatch.setattr(session, "write_json", refuse)
+    monkeypatch.setattr(session, "save_model", refuse)
+    with pytest.raises(SystemExit, match="1"):
+        train(parts, "--json", tmp_path / "out.json", "--save-model", tmp_path / "model.pt")
+    said = "[Errno 28] No space left on device"
+    assert capsys.readouterr().err == f"error: {said}: '{tmp_path}/model.pt'; {said}: '{tmp_path}/out.json'\n"
 
 
 def test_directories_that_are_deleted_in_the_middle_are_made_again(parts, tmp_path, monkeypatch, caplog):
