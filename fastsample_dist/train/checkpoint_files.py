@@ -103,6 +103,8 @@ class CheckpointFiles:
         except OSError as error:
             survivors = [earlier.name for earlier in self.paths() if earlier != path]
             kept = f"{survivors[-1]} before it is untouched" if survivors else "there is no earlier one"
+            if path.exists():  # an epoch's last step is saved again with its figures
+                kept = "the earlier one of that name is untouched"
             raise RuntimeError(
                 f"checkpoint {path} could not be written ({error.strerror}); {kept}; make room or choose another "
                 "directory."

@@ -197,6 +197,9 @@ def test_on_a_full_disk_the_earlier_checkpoint_survives_and_the_message_says_so(
             files.write(2, {"weights": torch.zeros(1 << 18)})
         assert names(files.directory) == ["step-000000001.ckpt"]
         assert torch.equal(files.newest()[1]["weights"], CONTENT["weights"])
+        with pytest.raises(RuntimeError, match=r"left on device\); the earlier one of that name is untouched"):
+            files.write(1, {"weights": torch.zeros(1 << 18)})
+        assert torch.equal(files.newest()[1]["weights"], CONTENT["weights"])
         files.write(3, CONTENT)
         assert names(files.directory) == ["step-000000003.ckpt"]
 
