@@ -287,6 +287,8 @@ def _named(error: RuntimeError, timeout_s: float) -> CollectiveError:
     if said.startswith("["):  # gloo opens with the path of its source file
         said = said.split("] ", 1)[-1]
     said = said.split(". This is typically", 1)[0]
+    if "Too many open files" in said:  # of this process: no peer has ended
+        return CollectiveError(f"failed: {said}; raise the limit of open files (ulimit -n)")
     if any(word in said.lower() for word in ("connection", "socket", "broken pipe", "abort")):
         return PeerLostError(f"failed because a peer ended or its connection broke ({said}); see its error")
     return CollectiveError(f"failed: {said}")

@@ -17,8 +17,10 @@ import torch.distributed as dist
 
 from fastsample_dist.comm import watch
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.deadline import CollectiveError
 from fastsample_dist.comm.environment import LaunchInfo
 from fastsample_dist.comm.rendezvous import all_gather_once, meet
+from fastsample_dist.comm.torch_dist import _named
 from fastsample_dist.testing import RankError, mpi_missing_reason, run_distributed, run_mpi
 from tests.waiting import ENOUGH_S, NEVER_S, wait_until
 
@@ -154,6 +156,16 @@ def test_a_rank_that_is_killed_in_the_same_collective_is_named():
     said = r"rank [01], step 5: all_reduce of gradients failed because a peer ended .*; see its error "
     first = r"\((rank 2 has ended: |ranks [01], 2 have ended: rank 2 was )last seen "
     assert re.search(said + first, str(failed.value)), str(failed.value)
+
+
+def test_files_that_this_process_may_not_open_are_not_taken_for_a_peer_that_ended():
+    gloo = RuntimeError(
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:9] rv != -1. -1 vs -1. socket: Too many open files"
+    )
+    error = _named(gloo, DEADLINE_S)
+    assert type(error) is CollectiveError
+    said = "failed: rv != -1. -1 vs -1. socket: Too many open files; raise the limit of open files (ulimit -n)"
+    assert str(error) == said
 
 
 def raise_on_one(ctx):
