@@ -313,6 +313,12 @@ def _same_file(one: TextIO | None, other: TextIO | None) -> bool:
         return False
 
 
+_SIGNAL_ADVICE = {  # what ends a rank so that it cannot say why
+    "was killed by SIGKILL": "; out of memory? the kernel's log or the batch system's says so",
+    "was killed by SIGBUS": "; files of parts cut short or replaced below it, or /dev/shm full?",
+}
+
+
 def _summary(result: RunResult, screen: Screen) -> str | None:
     """One line about the end; None after success."""
     unsure = [launched.command.host for launched in result.all_launched if launched.killed]
@@ -328,7 +334,8 @@ def _summary(result: RunResult, screen: Screen) -> str | None:
         first = result.failure
         where = f" on {first.host}" if screen.several_hosts else ""
         said = "; its traceback:" if first.lines else ""
-        return f"{PROGRAM}: error: rank {first.rank}{where} {first.how}; the run ended {after}{left}{said}"
+        advice = _SIGNAL_ADVICE.get(first.how, "")
+        return f"{PROGRAM}: error: rank {first.rank}{where} {first.how}; the run ended {after}{left}{advice}{said}"
     launched = result.failed_command
     assert launched is not None  # a status without a failing rank comes from a process
     what = f"{Path(launched.command.argv[0]).name} for {launched.command.host} ended with status {launched.status}"

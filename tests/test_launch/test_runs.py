@@ -152,6 +152,7 @@ def test_a_rank_killed_by_sigkill_ends_the_run(start, way):
     assert launcher.wait() == 137
     assert launcher.nothing_is_left()
     assert "rank 1" in launcher.err[-1] and "was killed by SIGKILL" in launcher.err[-1]
+    assert launcher.err[-1].endswith("; out of memory? the kernel's log or the batch system's says so")
 
 
 @every_way
