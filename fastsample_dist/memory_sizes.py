@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import resource
 import sys
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -25,7 +26,7 @@ def parse_bytes(text: str) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that is available without swapping, the control group's limit included."""
+    """Memory that is available without swapping, the limits of the control groups included."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:  # not Linux
@@ -89,16 +90,51 @@ def format_size(count: float) -> str:
 
 
 def _group_rooms() -> list[int]:
-    """Bytes left in the control groups of this process (version 2 or 1), one entry per limit that is set."""
+    """Bytes left in the control groups of this process and those above them, one entry per limit that is set."""
+    own = {}  # path of the process's group by controller; version 2 has one group for all: ""
+    for line in _text_of(Path("/proc/self/cgroup")).splitlines():  # "4:cpu,memory:/path", version 2: "0::/path"
+        _, controllers, path = line.split(":", 2)
+        own |= dict.fromkeys(controllers.split(","), path)
     rooms = []
-    for limit_name, used_name in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit, used = (Path(name).read_text(encoding="ascii").strip() for name in (limit_name, used_name))
-        except OSError:
-            continue  # no such group
-        if limit.isdecimal():
-            rooms.append(max(0, int(limit) - int(used)))
-    return rooms
+    for version in _GROUP_VERSIONS:
+        path = PurePosixPath(own.get(version.controller, "/"))
+        for group in (path, *path.parents):  # in a container its own group may be the root, and the path that outside
+            rooms.append(version.room(Path(version.mount, *group.parts[1:])))
+    return [room for room in rooms if room is not None]
+
+
+@dataclass(frozen=True)
+class _GroupVersion:
+    """Where a version of control groups states the memory of a group, and what its pages of files are called."""
+
+    controller: str
+    mount: str
+    limit: str
+    used: str
+    file_pages: str
+
+    def room(self, group: Path) -> int | None:
+        """Bytes left below a group's limit; None without one. Pages of files that were read count as used, but are
+        given up when needed.
+        """
+        limit, used, stat = (_text_of(group / name).strip() for name in (self.limit, self.used, "memory.stat"))
+        if not (limit.isdecimal() and used.isdecimal()):
+            return None
+        cached = sum(map(int, re.findall(rf"^{self.file_pages} (\d+)$", stat, re.MULTILINE)))
+        return max(0, int(limit) - max(0, int(used) - cached))
+
+
+_GROUP_VERSIONS = (
+    _GroupVersion("", "/sys/fs/cgroup", "memory.max", "memory.current", "(?:in)?active_file"),
+    _GroupVersion(
+        "memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_(?:in)?active_file"
+    ),
+)
+
+
+def _text_of(file: Path) -> str:
+    """What a file of the system holds; nothing where there is none."""
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
