@@ -157,8 +157,8 @@ class StoreBoard(StatusBoard):
         store = self._store
         if store is None:
             return
-        outcome = None if store.is_lost(LOST_WITHIN_S) else store.call_within(call, timeout_s)
         try:
+            outcome = None if store.is_lost(LOST_WITHIN_S) else store.call_within(call, timeout_s)
             if outcome is not None:
                 outcome.result()
                 return

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
@@ -223,6 +224,18 @@ def test_after_a_lost_connection_a_store_that_is_gone_too_names_its_process():
     own.close()
     said = Watch(1, range(3), own).diagnosis(PeerLostError("failed because a peer ended"), Deadline(3.0))
     assert said == f" ({LOST})"
+
+
+def test_a_rank_that_may_start_no_thread_leaves_with_its_own_error(monkeypatch):
+    """The thread would tell the others; they see the broken connection."""
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    board = StoreBoard(store_without_connection(), 0, "rank 0")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    board.leave()
+    assert board.ended([1]) == []
 
 
 def test_a_process_has_ended_when_its_number_is_free_or_anothers_as_far_as_it_can_be_seen():
