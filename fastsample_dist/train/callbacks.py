@@ -148,10 +148,12 @@ class Callbacks:
     Attributes:
       stopped: one of them has ended training.
     Raises:
-      ValueError: something that is not a Callback.
+      ValueError: something that is no list, or holds what is not a Callback.
     """
 
     def __init__(self, callbacks: Iterable[Callback], run: Run) -> None:
+        if not isinstance(callbacks, Iterable):
+            raise ValueError(f"callbacks is {callbacks!r}; expected a list of callbacks, such as [Checkpointer(...)].")
         self._all: Sequence[Callback] = tuple(callbacks)
         for number, callback in enumerate(self._all):
             if not isinstance(callback, Callback):

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from fastsample_dist.sampling.mfg import MFG
 
@@ -102,9 +103,10 @@ def check_kind(name: str, value: object, kind: type, such_as: str) -> None:
         raise ValueError(f"{name} is {found}; expected an object of {kind.__name__}, such as {such_as}.")
 
 
-def check_trained(model: object, optimizer: object) -> None:
-    """Refuse what a trainer cannot train: no model called as model(mfgs, features), no optimizer, and one whose step
-    computes the loss itself (LBFGS), where it is computed already.
+def check_trained(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: object) -> None:
+    """Refuse what a trainer cannot train: no model called as model(mfgs, features), no optimizer, one whose step
+    computes the loss itself (LBFGS), where it is computed already, and one that has no parameter of the model; and a
+    scheduler that is none, or is of another optimizer, whose learning rate alone it would change.
 
     Raises:
       ValueError: as said.
@@ -112,15 +114,31 @@ def check_trained(model: object, optimizer: object) -> None:
     check_call("model", model, "mfgs", "features")
     such_as = "torch.optim.Adam(model.parameters())"
     check_kind("optimizer", optimizer, torch.optim.Optimizer, such_as)
+    name = type(optimizer).__name__
     try:
         inspect.signature(type(optimizer).step).bind(optimizer)  # a scheduler replaces that of the object
     except ValueError:  # compiled: nothing is known of it
-        return
+        pass
     except TypeError:
-        name = type(optimizer).__name__
         raise ValueError(
             f"optimizer is {name}, whose step needs a closure; expected one that steps without, such as {such_as}."
         ) from None
+    own = {id(parameter) for parameter in model.parameters()}
+    if own.isdisjoint(id(parameter) for group in optimizer.param_groups for parameter in group["params"]):
+        raise ValueError(
+            f"optimizer is {name} of no parameter of the model, which it would not train; make it of this model, "
+            f"such as {such_as}."
+        )
+    if scheduler is None:
+        return
+    such_as = "torch.optim.lr_scheduler.StepLR(optimizer, 10)"
+    if isinstance(scheduler, type) or not (hasattr(scheduler, "step") and hasattr(scheduler, "state_dict")):
+        check_kind("scheduler", scheduler, LRScheduler, such_as)
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise ValueError(
+            f"scheduler is {type(scheduler).__name__} of another optimizer than the trainer's; make it of the one that "
+            f"is passed, such as {such_as}."
+        )
 
 
 def check_loader(loader: object, has: str = "epoch") -> None:

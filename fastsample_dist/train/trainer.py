@@ -102,8 +102,9 @@ class Trainer:
     Attributes:
       model: the user's model, with the trained parameters.
     Raises:
-      ValueError: an unknown precision; a model on another device than the context's; ranks that differ in the model,
-        the optimizer, their settings (train/agreement.py) or the precision. All ranks raise the same error.
+      ValueError: an unknown precision; a model on another device than the context's; an optimizer of no parameter of
+        the model, a scheduler of another optimizer; ranks that differ in the model, the optimizer, their settings
+        (train/agreement.py) or the precision. All ranks raise the same error.
     """
 
     def __init__(
@@ -119,7 +120,8 @@ class Trainer:
         allow_nonfinite: bool = False,
     ) -> None:
         check_kind("ctx", ctx, DistContext, "fsd.DistContext.from_env()")
-        agree(ctx, partial(_check, ctx, model, optimizer, precision, loss_fn, metrics))
+        allow_nonfinite = checks.plain(allow_nonfinite)
+        agree(ctx, partial(_check, ctx, model, optimizer, precision, loss_fn, metrics, scheduler, allow_nonfinite))
         own = task_facts(loss_fn, metrics, scheduler) | {"allow_nonfinite": allow_nonfinite}
         agree_on(ctx.comm, "Trainer", trainer_facts(model, optimizer, precision) | own)
         self.model = model
@@ -239,8 +241,8 @@ class Trainer:
           ValueError, RuntimeError: as `run_epoch`; whatever a callback raises.
         """
         check_loader(loader)
-        run = Run(trainer=self, loader=loader, epochs=checks.whole("epochs", epochs, 0))
-        calls = Callbacks(callbacks, run)
+        epochs = checks.whole("epochs", epochs, 0)
+        calls = Callbacks(callbacks, run := Run(trainer=self, loader=loader, epochs=epochs))
         with roles_named(loader), calls.closing():
             calls.begin()
             for epoch in range(loader.epoch, epochs):
@@ -480,13 +482,15 @@ def _take_features(batch: MiniBatch) -> Tensor:
 
 
 def _check(
-    ctx: DistContext, model: nn.Module, optimizer: object, precision: str, loss_fn: object, metrics: object
-) -> None:
+    ctx: DistContext, model: nn.Module, optimizer: torch.optim.Optimizer, precision: str, loss_fn: object,
+    metrics: object, scheduler: object, allow_nonfinite: object,
+) -> None:  # fmt: skip
     """Refuse what a Trainer is given where it is of another kind, and a model on another device."""
     checks.one_of("precision", precision, PRECISIONS)
-    check_trained(model, optimizer)
-    if loss_fn is not None and not callable(loss_fn):
-        raise ValueError(f"loss_fn is {loss_fn!r}; expected None or a function of outputs and labels.")
+    checks.flag("allow_nonfinite", allow_nonfinite)
+    check_trained(model, optimizer, scheduler)
+    if loss_fn is not None and (not callable(loss_fn) or isinstance(loss_fn, type)):
+        raise ValueError(f"loss_fn is {loss_fn!r}; expected None or a function of outputs and labels (no class).")
     if metrics is not None:
         check_metrics(metrics)
     found = next((parameter.device for parameter in model.parameters()), ctx.device)

@@ -143,6 +143,8 @@ def test_what_is_no_callback_is_refused(task, ctx):
         ValueError, match=r"^callbacks\[1\] is builtin_function_or_method; expected an object of a class"
     ):
         trainer.fit(loader, 1, [Recorder(), print])
+    with pytest.raises(ValueError, match="^callbacks is <tests.*Recorder.*>; expected a list of callbacks"):
+        trainer.fit(loader, 1, Recorder())
 
 
 def test_a_checkpointer_that_was_not_begun_is_refused(task, ctx, tmp_path):

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.optim.lr_scheduler import StepLR
 
 from fastsample_dist import DistContext, DistData, DistLoader
 from fastsample_dist.comm.local import LocalCommunicator
@@ -133,6 +134,12 @@ def test_fanouts_that_disagree_with_the_layers_are_refused(task, ctx):
         ({"optimizer": torch.optim.LBFGS([torch.zeros(1)])}, "optimizer is LBFGS, whose step needs a closure; exp"),
         ({"optimizer": torch.optim.SGD}, "optimizer is the class SGD; expected an object of Optimizer"),
         ({"ctx": 3}, "ctx is a int; expected an object of DistContext, such as fsd.DistContext.from_env"),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)], lr=0.1)}, "optimizer is SGD of no parameter of the model"),
+        ({"scheduler": "cosine"}, "scheduler is a str; expected an object of LRScheduler, such as torch.optim.lr_sch"),
+        ({"scheduler": StepLR}, "scheduler is the class StepLR; expected an object of LRScheduler, such as"),
+        ({"scheduler": StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 1)}, "scheduler is StepLR of another optim"),
+        ({"allow_nonfinite": "false"}, "allow_nonfinite is 'false'; expected True or False"),
+        ({"loss_fn": torch.nn.CrossEntropyLoss}, "CrossEntropyLoss'>; expected None or a function of outputs"),
         ({"loss_fn": "mse"}, "loss_fn is 'mse'; expected None or a function"),
         ({"metrics": {"a": 3}}, "metrics is {'a': 3}; expected functions by name"),
         ({"metrics": "acc"}, "metrics is 'acc'; expected functions by name"),
