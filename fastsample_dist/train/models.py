@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fastsample_dist import ops
+from fastsample_dist.ops import checks
 from fastsample_dist.sampling.mfg import MFG
 from fastsample_dist.train.layers import GATLayer, GCNLayer, PinSAGELayer, RowNorm, SAGELayer
 from fastsample_dist.train.protocol import check_call, check_rows
@@ -52,8 +53,10 @@ class LayeredModel(nn.Module):
         norms: Sequence[nn.Module] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is {dropout}; expected a probability of at least 0 and below 1.")
+        dropout, residual = checks.plain(dropout), checks.plain(residual)
+        if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout!r}; expected a probability of at least 0 and below 1.")
+        checks.flag("residual", residual)
         if not layers:
             raise ValueError("layers is empty; expected at least one layer, and one per fanout.")
         for number, layer in enumerate(layers):
@@ -226,7 +229,7 @@ class GAT(LayeredModel):
       in_dim, hidden_dim, num_classes, num_layers, dropout, residual, norm: as GraphSAGE.
       num_heads: attention heads of every layer; divides hidden_dim.
     Raises:
-      ValueError: num_heads is below 1 or does not divide hidden_dim.
+      ValueError: num_heads is no integer >= 1 or does not divide hidden_dim.
     Source: Graph Attention Networks, ICLR'18, equations 1 to 6.
     """
 
@@ -234,12 +237,12 @@ class GAT(LayeredModel):
         self, in_dim: int, hidden_dim: int, num_classes: int, num_layers: int = 3, dropout: float = 0.5,
         num_heads: int = 4, *, residual: bool = False, norm: str | None = None,
     ) -> None:  # fmt: skip
-        if num_heads < 1 or hidden_dim % num_heads:
-            raise ValueError(
-                f"num_heads is {num_heads} and hidden_dim {hidden_dim}; expected at least 1 head, and a hidden_dim "
-                "that the heads divide."
-            )
         *hidden, last = widths = layer_widths(in_dim, hidden_dim, num_classes, num_layers)
+        num_heads = checks.whole("num_heads", num_heads, 1)
+        if hidden_dim % num_heads:
+            raise ValueError(
+                f"num_heads is {num_heads} and hidden_dim {hidden_dim}; expected a hidden_dim that the heads divide."
+            )
         layers = [GATLayer(width, out_width // num_heads, num_heads) for width, out_width in hidden]
         layers.append(GATLayer(*last, num_heads, average=True))
         super().__init__(layers, in_dim, dropout, residual=residual, norms=hidden_norms(norm, widths))
@@ -288,11 +291,9 @@ def layer_widths(in_dim: int, hidden_dim: int, num_classes: int, num_layers: int
     """(columns in, columns out) of every layer.
 
     Raises:
-      ValueError: one of the arguments is below 1.
+      ValueError: one of the arguments is no integer >= 1; more layers than a mini-batch can have.
     """
-    sizes = {"in_dim": in_dim, "hidden_dim": hidden_dim, "num_classes": num_classes, "num_layers": num_layers}
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} is {size}; expected at least 1.")
-    widths = [in_dim] + [hidden_dim] * (num_layers - 1) + [num_classes]
-    return list(pairwise(widths))
+    num_layers = checks.whole("num_layers", num_layers, 1, checks.MOST_LAYERS)
+    sizes = {"in_dim": in_dim, "hidden_dim": hidden_dim, "num_classes": num_classes}
+    first, hidden, last = (checks.whole(name, size, 1) for name, size in sizes.items())
+    return list(pairwise([first, *[hidden] * (num_layers - 1), last]))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from fastsample_dist.ops import SampleSpec, reference
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.train.metrics import seed_loss
-from fastsample_dist.train.models import GAT, GCN, GraphSAGE
+from fastsample_dist.train.models import GAT, GCN, GraphSAGE, PinSAGE
 from tests.ops.graphs import random_csc
 from tests.train.task import FEATURE_DIM, KINDS, NUM_CLASSES, make_model
 
@@ -212,10 +212,18 @@ def test_features_that_do_not_fit_are_refused(features, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GraphSAGE(8, 16, 4, 0), "num_layers is 0; expected at least 1"),
-        (lambda: GCN(0, 16, 4), "in_dim is 0; expected at least 1"),
+        (lambda: GraphSAGE(8, 16, 4, 0), "num_layers is 0; expected an integer from 1 to 65536"),
+        (lambda: GCN(0, 16, 4), "in_dim is 0; expected an integer >= 1"),
         (lambda: GraphSAGE(8, 16, 4, dropout=1.0), "dropout is 1.0; expected a probability"),
         (lambda: GAT(8, 18, 4, num_heads=4), "num_heads is 4 and hidden_dim 18"),
+        (lambda: GAT(8, 16, 4, num_heads=0), "num_heads is 0; expected an integer >= 1"),
+        (lambda: GAT(8, 16, 4, num_heads=2.0), "num_heads is 2.0; expected an integer >= 1"),
+        (lambda: GAT(8, "16", 4), "hidden_dim is '16'; expected an integer >= 1"),
+        (lambda: GCN(8, 32 / 2, 4), "hidden_dim is 16.0; expected an integer >= 1"),
+        (lambda: PinSAGE(None, 16, 4), "in_dim is None; expected an integer >= 1"),
+        (lambda: GraphSAGE(8, 16, 4, True), "num_layers is True; expected an integer from 1 to"),
+        (lambda: GraphSAGE(8, 16, 4, dropout="0.5"), "dropout is '0.5'; expected a probability"),
+        (lambda: GraphSAGE(8, 16, 4, residual="no"), "residual is 'no'; expected True or False"),
     ],
 )
 def test_wrong_sizes_are_refused(make, message):
