@@ -44,10 +44,11 @@ from fastsample_dist.comm.owners import Request, ask_owners
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.memory_sizes import available_bytes
 from fastsample_dist.ops import checks
-from fastsample_dist.pipeline.data import DistData
+from fastsample_dist.pipeline.data import DistData, check_data
 from fastsample_dist.pipeline.original_order import write_in_order
 from fastsample_dist.pipeline.walk_loader import WalkBatch, WalkLoader, check_same_nodes
 from fastsample_dist.train.finite import NonFiniteError
+from fastsample_dist.train.protocol import check_kind
 
 IDS, ROWS, GRADIENTS = "embedding_ids", "embedding_rows", "embedding_gradients"  # the purposes of a step's exchanges
 METRICS, SAVING = "metrics", "embedding_file"
@@ -81,14 +82,18 @@ class SkipGramOptions:
 
     def __post_init__(self) -> None:
         checks.make_plain(self)
-        for name, least in (("dim", 1), ("window", 1), ("negatives", 0), ("rng_seed", 0)):
+        for name, least in (("dim", 1), ("window", 1), ("negatives", 0)):
             checks.whole(name, getattr(self, name), least)
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer is {self.optimizer!r}; expected {' or '.join(map(repr, OPTIMIZERS))}.")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr is {self.lr}; expected a positive number.")
-        if not all(0 <= beta < 1 for beta in self.betas) or not self.epsilon > 0:
-            raise ValueError(f"betas are {self.betas}, epsilon is {self.epsilon}; expected 0 <= beta < 1, epsilon > 0.")
+        checks.whole("rng_seed", self.rng_seed, 0, checks.LARGEST)
+        checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
+        for name in ("lr", "epsilon"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value!r}; expected a positive number.")
+        betas = self.betas if isinstance(self.betas, tuple | list) else ()
+        if len(betas) != 2 or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas is {self.betas!r}; expected two numbers of at least 0 and below 1.")
+        object.__setattr__(self, "betas", tuple(map(float, betas)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,14 +156,18 @@ class SkipGram:
       table: float32 [2 * own nodes, dim]; row 2 i is the embedding of own node i, row 2 i + 1 its row as a context.
       num_updates: steps that have moved rows.
     Raises:
-      ValueError: options that ranks do not have alike; tables larger than this rank's share of the memory that is free,
-        or a graph of other nodes than the partition's (on all ranks).
+      ValueError: an argument of another kind; options that ranks do not have alike; tables larger than this rank's
+        share of the memory that is free, or a graph of other nodes than the partition's (on all ranks).
     """
 
     def __init__(
         self, data: DistData, options: SkipGramOptions | None = None, *, graph: CSCGraph | None = None
     ) -> None:
-        self.data, self.options = data, options or SkipGramOptions()
+        check_data(data)
+        self.data, self.options = data, SkipGramOptions() if options is None else options
+        check_kind("options", self.options, SkipGramOptions, "fsd.SkipGramOptions(dim=64)")
+        if graph is not None:
+            check_kind("graph", graph, CSCGraph, "data.graph.transposed()")
         agree_on(data.ctx.comm, "SkipGram", asdict(self.options))
         self._negatives = Negatives(data.graph if graph is None else graph, self.options)
         self._row_ranges = 2 * data.rank_book.part_ranges  # of the table's rows, by rank
@@ -188,10 +197,12 @@ class SkipGram:
         Returns:
           What `run_epoch` returned, by epoch.
         Raises:
+          ValueError: what is no WalkLoader, or no number of epochs.
           NonFiniteError, RuntimeError: as `run_epoch`.
         """
+        check_kind("loader", loader, WalkLoader, "fsd.WalkLoader(data, transit.DeepWalk(80))")
         done = []
-        for epoch in range(loader.epoch, epochs):
+        for epoch in range(loader.epoch, checks.whole("epochs", epochs, 0)):
             loader.set_epoch(epoch)
             done.append(self.run_epoch(loader, checkpoints))
             if on_epoch is not None and on_epoch(done[-1]) is True:

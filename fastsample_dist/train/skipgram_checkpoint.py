@@ -27,6 +27,7 @@ from fastsample_dist.pipeline.walk_loader import WalkLoader
 from fastsample_dist.sampling.transit.app_sampler import app_facts
 from fastsample_dist.train.checkpoint import check_same_run, fingerprint, identity
 from fastsample_dist.train.checkpoint_files import CheckpointFiles, DamagedCheckpointError, decode
+from fastsample_dist.train.protocol import check_kind
 from fastsample_dist.train.shared_state import broadcast_state
 from fastsample_dist.train.skipgram import EpochSoFar, SkipGram
 
@@ -50,6 +51,8 @@ class SkipGramCheckpointer:
     """
 
     def __init__(self, model: SkipGram, loader: WalkLoader, directory: str | Path, every: int | None = None) -> None:
+        check_kind("model", model, SkipGram, "fsd.SkipGram(data)")
+        check_kind("loader", loader, WalkLoader, "fsd.WalkLoader(data, transit.DeepWalk(80))")
         self._model, self._loader, self._data, self._ctx = model, loader, model.data, model.data.ctx
         self._directory, self._every = Path(directory), every
         self.so_far = EpochSoFar()

@@ -12,6 +12,7 @@ from fastsample_dist import (
     CSCGraph,
     DistContext,
     DistData,
+    DistLoader,
     SkipGram,
     SkipGramCheckpointer,
     SkipGramOptions,
@@ -333,13 +334,37 @@ def test_ranks_with_other_options_are_refused(drawn):
         ({"negatives": -1}, "negatives is -1"),
         ({"optimizer": "lion"}, "optimizer is 'lion'; expected 'adam' or 'sgd'"),
         ({"lr": 0.0}, "lr is 0.0; expected a positive number"),
-        ({"betas": (0.9, 1.0)}, "betas are"),
+        ({"lr": "0.01"}, "lr is '0.01'; expected a positive number"),
+        ({"lr": True}, "lr is True; expected a positive number"),
+        ({"epsilon": float("inf")}, "epsilon is inf; expected a positive number"),
+        ({"betas": (0.9, 1.0)}, "betas is .*; expected two numbers of at least 0 and below 1"),
+        ({"betas": (0.9,)}, "betas is .*; expected two numbers"),
+        ({"betas": 0.9}, "betas is 0.9; expected two numbers"),
         ({"rng_seed": -1}, "rng_seed is -1"),
+        ({"rng_seed": 2**63}, r"rng_seed is 9223372036854775808; expected an integer from 0 to 2\*\*63 - 1"),
     ],
 )
 def test_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         SkipGramOptions(**options)
+
+
+def test_what_is_no_argument_of_a_skipgram_is_refused(drawn, ctx, tmp_path):
+    data, loader, model = make(ctx, drawn.path)
+    for call, message in (
+        (lambda: SkipGram(drawn.path), "data is a .*Path; expected the partition that fsd.DistData.load"),
+        (lambda: SkipGram(data, 64), "options is a int; expected an object of SkipGramOptions, such as"),
+        (lambda: SkipGram(data, {}), "options is a dict; expected an object of SkipGramOptions, such as"),
+        (
+            lambda: SkipGram(data, graph=data),
+            "graph is a DistData; expected an object of CSCGraph, such as data.graph.",
+        ),
+        (lambda: model.fit(DistLoader(data, [2], 5), 1), "loader is a DistLoader; expected an object of WalkLoader"),
+        (lambda: model.fit(loader, 2.0), "epochs is 2.0; expected an integer >= 0"),
+        (lambda: SkipGramCheckpointer(loader, model, tmp_path), "model is a WalkLoader; expected an object of SkipG"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_a_table_that_memory_cannot_hold_is_refused(drawn, ctx):
