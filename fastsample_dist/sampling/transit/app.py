@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +46,9 @@ class Needs:
     race: str | None = None
 
     def __post_init__(self) -> None:
-        if self.weights not in ("auto", True, False):
+        weights = checks.plain(self.weights)  # read by identity: 0 would not be False
+        object.__setattr__(self, "weights", weights)
+        if weights != "auto" and not isinstance(weights, bool):
             raise ValueError(f'weights is {self.weights!r}; expected True, False or "auto" (if the graph has some).')
         if self.race not in RACES:
             raise ValueError(f'race is {self.race!r}; expected None or "squared".')
@@ -188,12 +191,14 @@ def by_original_id(graph: CSCGraph) -> Tensor:
     return torch.argsort(graph.orig_ids)
 
 
-def sizes_of(given: Sequence[int]) -> tuple[int, ...]:
+def sizes_of(given: Sequence[int] | np.ndarray | Tensor) -> tuple[int, ...]:
     """Picks per step as a tuple.
 
     Raises:
-      ValueError: a number in place of a sequence, an entry that is no integer.
+      ValueError: a number in place of a list or one-dimensional array, an entry that is no integer.
     """
-    if not isinstance(given, Sequence):
+    if isinstance(given, np.ndarray | Tensor) and given.ndim == 1:
+        given = given.tolist()
+    if isinstance(given, str) or not isinstance(given, Sequence):
         raise ValueError(f"sizes is {given!r}; expected one integer per step, such as (25, 10).")
     return tuple(checks.whole("an entry of sizes", size, -1) for size in given)

@@ -54,10 +54,9 @@ class Layer(App):
     needs = needs(weights=False)
 
     def __init__(self, final_size: int = 2000, step_size: int = 1000) -> None:
-        for name, value in (("final_size", final_size), ("step_size", step_size)):
-            checks.whole(name, value, 1)
-        self.final_size, self.step_size = final_size, step_size
-        self.par = params(final_size=final_size)
+        self.final_size = checks.whole("final_size", final_size, 1)
+        self.step_size = checks.whole("step_size", step_size, 1)
+        self.par = params(final_size=self.final_size)
 
     def steps(self) -> float:
         """See App."""
@@ -99,6 +98,9 @@ class _LayerWise(App):
         self.sizes = sizes_of(sizes)
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError(f"sizes is {self.sizes}; expected integers >= 1, one per model layer.")
+        weighted = checks.plain(weighted)
+        if weighted is not None:
+            checks.flag("weighted", weighted)
         self.needs = needs(weights="auto" if weighted is None else weighted, race=self._race)
 
     _race: str | None = None
@@ -138,7 +140,8 @@ class FastGCN(_LayerWise):
 
     def __init__(self, sizes: Sequence[int] = (64,) * 5, replace: bool = True, weighted: bool | None = None) -> None:
         super().__init__(sizes, weighted)
-        self.replace = replace
+        self.replace = checks.plain(replace)
+        checks.flag("replace", self.replace)
 
     def unique(self, step: int) -> bool:
         """See App. Distinct ones of independent draws, in their order, are successive draws without replacement."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import checks
 from fastsample_dist.ops.walk_lengths import survival_thresholds
 from fastsample_dist.sampling.transit.app import ALL, INF, NULL, ROOTS, App, Needs, needs, same_every_step, sizes_of
 from fastsample_dist.sampling.transit.laws import History, Law, normalised, row_shares
@@ -66,6 +66,7 @@ class PPR(App):
     state: ClassVar = {"length": (np.int64, 1)}
 
     def __init__(self, stop: float = 0.01, weighted: bool | None = None) -> None:
+        stop = checks.plain(stop)
         if not isinstance(stop, int | float) or not MIN_STOP <= stop <= 1.0:
             raise ValueError(f"stop is {stop!r}; expected {MIN_STOP} to 1: the walk's mean length is 1 / stop.")
         self.stop = float(stop)
@@ -123,6 +124,7 @@ class Node2Vec(App):
     """
 
     def __init__(self, length: int = 100, p: float = 2.0, q: float = 0.5, weighted: bool | None = None) -> None:
+        p, q = checks.plain(p), checks.plain(q)
         if not all(isinstance(factor, int | float) and 0.0 < factor < np.inf for factor in (p, q)):
             raise ValueError(f"p is {p!r} and q is {q!r}; expected numbers above 0.")
         self.length, self.p, self.q = _length(length), float(p), float(q)
@@ -196,7 +198,8 @@ class MultiRW(App):
     needs = needs(weights=False)
 
     def __init__(self, length: int = 100, by_degree: bool = False) -> None:
-        self.length, self.by_degree = _length(length), bool(by_degree)
+        self.length, self.by_degree = _length(length), checks.plain(by_degree)
+        checks.flag("by_degree", self.by_degree)
         self.par = params(by_degree=self.by_degree)
 
     def steps(self) -> int:
@@ -293,7 +296,8 @@ class KHop(App):
     needs = needs(weights=False)
 
     def __init__(self, sizes: Sequence[int] = (25, 10), unique: bool = False) -> None:
-        self.sizes, self.distinct = sizes_of(sizes), bool(unique)
+        self.sizes, self.distinct = sizes_of(sizes), checks.plain(unique)
+        checks.flag("unique", self.distinct)
         if ALL in self.sizes:
             raise ValueError(
                 f"sizes is {self.sizes}; expected integers >= 0: picks are made with replacement. All neighbours are "
@@ -322,14 +326,14 @@ class KHop(App):
 
 
 def _length(length: int) -> int:
-    try:
-        steps = operator.index(length)
-    except TypeError:
-        raise ValueError(f"length is {length!r}; expected an integer, 0 steps or more.") from None
-    if steps < 0:
-        raise ValueError(f"length is {length}; expected 0 steps or more.")
+    steps = checks.as_integer(length)
+    if steps is None or steps < 0:
+        raise ValueError(f"length is {length!r}; expected an integer, 0 steps or more.")
     return steps
 
 
 def _weights(weighted: bool | None, **others: bool) -> Needs:
-    return needs(weights="auto" if weighted is None else bool(weighted), **others)
+    weighted = checks.plain(weighted)
+    if weighted is not None:
+        checks.flag("weighted", weighted)
+    return needs(weights="auto" if weighted is None else weighted, **others)

@@ -124,7 +124,10 @@ def test_weights_are_used_if_there_are_some_or_as_asked(weighted, uses):
     lambda: transit.DeepWalk(-1),
     lambda: transit.DeepWalk(5.5),
     lambda: transit.Node2Vec("5"),
+    lambda: transit.DeepWalk(True),
     lambda: transit.KHop(5),
+    lambda: transit.KHop("55"),
+    lambda: transit.KHop(np.array([2.0])),
     lambda: transit.LADIES(64),
     lambda: transit.bind(transit.DeepWalk(10**9), small_graph()).plan(1),
     lambda: transit.PPR(0.0),
@@ -146,6 +149,40 @@ def test_weights_are_used_if_there_are_some_or_as_asked(weighted, uses):
 def test_parameters_out_of_range_are_refused(make):
     with pytest.raises(ValueError, match="expected|choose|too far apart"):
         make()
+
+
+@pytest.mark.parametrize("make", [
+    lambda value: transit.DeepWalk(5, weighted=value),
+    lambda value: transit.Node2Vec(5, weighted=value),
+    lambda value: transit.LADIES((3,), weighted=value),
+    lambda value: transit.FastGCN((3,), weighted=value),
+    lambda value: transit.FastGCN((3,), replace=value),
+    lambda value: transit.MultiRW(5, by_degree=value),
+    lambda value: transit.KHop((3,), unique=value),
+])  # fmt: skip
+def test_a_flag_of_an_application_is_a_truth_value(make):
+    for value in ("false", 0, 1, 0.0):
+        with pytest.raises(ValueError, match=rf"^\w+ is {value!r}; expected True or False"):
+            make(value)
+    make(np.True_), make(torch.tensor(False))
+
+
+def test_edge_weights_are_left_out_where_numpy_says_so():
+    graph = fsd.CSCGraph.from_edge_index(torch.tensor([0, 1]), torch.tensor([1, 0]), 2, torch.tensor([1.0, 2.0]))
+    for app in (transit.LADIES, transit.FastGCN, transit.DeepWalk):
+        assert not app(weighted=np.False_).weighted(graph) and app(weighted=np.True_).weighted(graph)
+    with pytest.raises(ValueError, match="weights is 0; expected True, False or"):
+        transit.needs(weights=0)
+
+
+def test_numbers_of_an_application_may_be_arrays_of_numpy_and_torch():
+    for sizes in (np.array([3, 2]), torch.tensor([3, 2], dtype=torch.int32)):
+        assert transit.KHop(sizes).sizes == transit.LADIES(sizes).sizes == (3, 2)
+    walk = transit.Node2Vec(np.int64(5), np.float32(0.5), torch.tensor(2.0))
+    assert (walk.length, walk.p, walk.q) == (5, 0.5, 2.0)
+    assert transit.PPR(np.float32(0.5)).stop == 0.5
+    layer = transit.Layer(torch.tensor(20), np.int64(6))
+    assert (layer.final_size, layer.step_size) == (20, 6)
 
 
 @pytest.mark.parametrize("roots, message", [
