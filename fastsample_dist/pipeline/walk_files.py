@@ -56,7 +56,9 @@ def write_walks(
       RuntimeError: a collective failed or passed its deadline.
     """
     data = source if isinstance(source, DistData) else None
-    graph = source if isinstance(source, CSCGraph) else source.graph
+    if data is None and not isinstance(source, CSCGraph):
+        raise ValueError(f"source is a {type(source).__name__}; expected fsd.DistData.load(path, ctx), or a CSCGraph.")
+    graph = source.graph if isinstance(source, DistData) else source
 
     def check() -> TransitSampler:
         checks.whole("walks_per_node", walks_per_node, 1)

@@ -128,7 +128,7 @@ class WalkLoader:
         }  # fmt: skip
         agree_on(data.ctx.comm, "WalkLoader", facts)
         self._parts = own_parts(data.manifest.num_parts, data.ctx)
-        self._walks_per_part = [size * walks_per_node for size in data.book.part_ranges.diff().tolist()]
+        self._walks_per_part = [size * self.walks_per_node for size in data.book.part_ranges.diff().tolist()]
         self._resumed: tuple[EpochPlan, list[Tensor]] | None = None
         self._iterations = Iterations("WalkLoader")
 
@@ -277,6 +277,8 @@ def check_same_nodes(graph: CSCGraph, data: DistData) -> None:
     Raises:
       ValueError: as said.
     """
+    if not isinstance(graph, CSCGraph):
+        raise ValueError(f"graph is a {type(graph).__name__}; expected a CSCGraph, such as data.graph.transposed().")
     if graph.num_nodes != data.num_nodes:
         raise ValueError(f"graph has {graph.num_nodes} nodes, the partition {data.num_nodes}; pass the same.")
     given, own = graph.orig_ids, data.graph.orig_ids

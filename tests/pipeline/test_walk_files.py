@@ -106,3 +106,8 @@ def test_no_half_file_stays(tmp_path, monkeypatch):
 def test_refusals(drawn, tmp_path, app, options, message):
     with pytest.raises(ValueError, match=message):
         write_walks(drawn.graph, app, tmp_path / "walks.npy", **options)
+
+
+def test_a_source_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"source is a str; expected fsd.DistData.load\(path, ctx\), or a CSCGraph"):
+        write_walks("parts", transit.DeepWalk(3), tmp_path / "walks.npy")

@@ -202,6 +202,7 @@ def test_walks_on_another_graph(alone, ctx):
         ({"app": transit.MVS()}, "MVS is a collective application|MVS makes -1 picks"),
         ({"app": "deepwalk"}, "app is a str; expected an application"),
         ({"app": HalfSteps(2)}, r"steps\(\) of HalfSteps is 2.5; expected an integer >= 0"),
+        ({"graph": "parts"}, "graph is a str; expected a CSCGraph, such as data.graph.transposed"),
         ({"graph": CSCGraph(torch.zeros(3).long(), torch.zeros(0).int())}, "graph has 2 nodes, the partition 240"),
     ],
 )
@@ -209,6 +210,12 @@ def test_refusals(alone, ctx, options, message):
     app = options.pop("app", APP)
     with pytest.raises(ValueError, match=message):
         WalkLoader(DistData.load(alone.path, ctx), app, **options)
+
+
+def test_numbers_may_be_tensors(alone, ctx):
+    data = DistData.load(alone.path, ctx)
+    loader = WalkLoader(data, APP, torch.tensor(2), torch.tensor(50), rng_seed=torch.tensor(3))
+    assert len(list(loader)) == len(WalkLoader(data, APP, 2, 50, rng_seed=3))
 
 
 @pytest.mark.parametrize("found", ["no orig_ids", "other orig_ids than data.graph"])
