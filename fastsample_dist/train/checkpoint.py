@@ -51,7 +51,7 @@ class CheckpointSettings:
         is refused. The world size and the batch size need not be among them.
       may_change: names of options that may differ nevertheless.
     Raises:
-      ValueError: every or keep is no integer >= 1, directory no path.
+      ValueError: every or keep is no integer >= 1, directory no path, options no values by name, may_change no list.
     """
 
     directory: str | Path
@@ -66,6 +66,10 @@ class CheckpointSettings:
         if not isinstance(self.directory, str | os.PathLike):
             raise ValueError(f"directory is {self.directory!r}; expected a path, such as 'saved'.")
         object.__setattr__(self, "directory", Path(self.directory))
+        if not isinstance(self.options, Mapping):
+            raise ValueError(f"options is {self.options!r}; expected values by name, such as {{'lr': 0.01}}.")
+        if isinstance(self.may_change, str) or not isinstance(self.may_change, Collection):
+            raise ValueError(f"may_change is {self.may_change!r}; expected a list of names, such as ['lr'].")
 
 
 @dataclass(frozen=True)

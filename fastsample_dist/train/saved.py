@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,6 +149,8 @@ def write_predictions(
     Raises:
       ValueError: as `layerwise`; a file that cannot be written.
     """
+    if not isinstance(directory, str | os.PathLike):
+        raise ValueError(f"directory is {directory!r}; expected a path, such as 'predictions'.")
     layerwise(model, data, batch_size, num_layers=num_layers, output=directory, sampler=sampler)
     agree(data.ctx, lambda: _write_orig_ids(data, Path(directory)))
 

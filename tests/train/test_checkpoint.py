@@ -284,3 +284,11 @@ def test_a_directory_is_a_path_or_its_name(tmp_path):
     assert CheckpointSettings(directory=str(tmp_path)) == CheckpointSettings(directory=tmp_path)
     with pytest.raises(ValueError, match="^directory is 3; expected a path, such as 'saved'"):
         CheckpointSettings(directory=3)
+
+
+def test_names_that_may_change_are_a_list(tmp_path):
+    """A name alone would stand for every name that is a piece of it."""
+    with pytest.raises(ValueError, match="^may_change is 'lr_schedule'; expected a list of names, such as"):
+        CheckpointSettings(directory=tmp_path, may_change="lr_schedule")
+    with pytest.raises(ValueError, match="^options is None; expected values by name"):
+        CheckpointSettings(directory=tmp_path, options=None)

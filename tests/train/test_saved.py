@@ -123,6 +123,11 @@ def predict(ctx, path, directory):
     write_predictions(make_model("sage", seed=3), DistData.load(path, ctx), directory, 30)
 
 
+def test_predictions_without_a_directory_are_refused_before_anything_is_computed():
+    with pytest.raises(ValueError, match="^directory is None; expected a path, such as 'predictions'"):
+        write_predictions(None, None, None)
+
+
 def test_predictions_of_ranks_are_those_of_one_process_by_original_id(tmp_path):
     scores = {}
     for parts in (1, 2):
