@@ -20,6 +20,7 @@ from torch import nn
 from fastsample_dist.comm.agree import agree
 from fastsample_dist.files import complete_file, write_json
 from fastsample_dist.graph.npy_files import NpyWriter
+from fastsample_dist.ops.checks import plain
 from fastsample_dist.pipeline.data import DistData, own_parts
 from fastsample_dist.sampling.sampler import HopwiseSampler
 from fastsample_dist.train.checkpoint_files import CheckpointFiles, DamagedCheckpointError, decode
@@ -59,16 +60,22 @@ def save_model(file: str | Path, model: nn.Module, built: Mapping[str, Any]) -> 
     Args:
       file: where.
       model: on any device.
-      built: how it was built, as JSON values; with BUILT_FROM and BUILT_WITH `load_model` builds it again.
+      built: how it was built, as JSON values, numbers NumPy's or torch's too; with BUILT_FROM and BUILT_WITH
+        `load_model` builds it again.
     Raises:
-      OSError: a file cannot be written; names it.
+      ValueError: built holds what JSON does not; no file is touched. OSError: a file cannot be written; names it.
     """
+    built = {name: plain(value) for name, value in built.items()}
+    try:
+        json.dumps(built)  # before a file is replaced
+    except TypeError as error:
+        raise ValueError(f"built cannot be written as JSON ({error}); pass numbers, text and lists.") from None
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     buffer = io.BytesIO()
     torch.save(state, buffer)  # to a file it would lose the disk's refusal
     with complete_file(file) as partial:
         partial.write_bytes(buffer.getbuffer())
-    write_json(description_of(file), dict(built))
+    write_json(description_of(file), built)
 
 
 def load_model(file: str | Path) -> LayeredModel:

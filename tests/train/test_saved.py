@@ -123,6 +123,18 @@ def predict(ctx, path, directory):
     write_predictions(make_model("sage", seed=3), DistData.load(path, ctx), directory, 30)
 
 
+def test_a_description_that_is_no_json_leaves_the_saved_model_alone(tmp_path):
+    model = build_model(
+        **(built := dict(model="sage", feature_dim=4, hidden=8, num_outputs=3, layers=2, dropout=0.0, heads=1))
+    )
+    save_model(tmp_path / "m.pt", model, built | {"hidden": np.int64(built["hidden"])})
+    before = (tmp_path / "m.pt").stat().st_mtime_ns
+    with pytest.raises(ValueError, match="^built cannot be written as JSON .*; pass numbers, text and lists"):
+        save_model(tmp_path / "m.pt", model, built | {"dtype": torch.float32})
+    assert (tmp_path / "m.pt").stat().st_mtime_ns == before
+    assert load_model(tmp_path / "m.pt").num_layers == built["layers"]
+
+
 def test_predictions_without_a_directory_are_refused_before_anything_is_computed():
     with pytest.raises(ValueError, match="^directory is None; expected a path, such as 'predictions'"):
         write_predictions(None, None, None)
