@@ -276,24 +276,26 @@ def edgelist_sizes(path: Path, undirected: bool | None, options: EdgeListOptions
     sizes = (_parquet_sizes if is_table else _text_sizes)(path, files, options)
     described = _described(path, beside, meta and meta["task"])
     described["weight_dtype"] = described["weight_dtype"] or sizes.weight_dtype
-    sizes = replace(sizes, **described)
+    only_edges = sizes.estimated.replace("edges and nodes", "edges")
     if meta is not None:
-        known = {key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")}
+        described |= {key: meta[key] for key in ("name", "num_nodes", "undirected", "num_classes")}
         id_dtype = _read_as(meta["num_nodes"]) if is_table or options.relabel else sizes.id_dtype
-        read = sizes.estimated.replace("edges and nodes", "edges")
-        return replace(sizes, **known, id_dtype=id_dtype, estimated=read, least_nodes=None)
-    sizes = replace(sizes, undirected=bool(undirected))
-    if not is_table and not options.relabel:
-        return sizes
+        return replace(sizes, **described, id_dtype=id_dtype, estimated=only_edges, least_nodes=None)
+    described["undirected"] = bool(undirected)
     by_node = [columns.shape[0] for name, columns in beside.items() if name in ("features", "labels") and columns.shape]
+    stated = by_node[0] if by_node else max(described["splits"].values(), default=1)
+    known = max(stated, sizes.least_nodes)  # other columns than there are nodes are refused
+    if not is_table and not options.relabel:
+        if by_node:
+            return replace(sizes, **described, num_nodes=known, estimated=only_edges, least_nodes=None)
+        return replace(sizes, **described, num_nodes=max(known, sizes.num_nodes), least_nodes=known)
     sizes = least_of(sizes)
-    known = max([*by_node[:1], sizes.num_nodes])  # other columns than there are nodes are refused
     message = (
         f"{path} does not state the number of nodes; pass --num-nodes and --num-edges, not --input."
         if is_table
         else f"the number of nodes in {path} is unknown before it is read; pass --num-nodes and --num-edges."
     )
-    raise NodesUnknownError(message, replace(sizes, num_nodes=known, estimated="", least_nodes=known))
+    raise NodesUnknownError(message, replace(sizes, **described, num_nodes=known, estimated="", least_nodes=known))
 
 
 def _text_sizes(path: Path, files: list[Path], options: EdgeListOptions) -> GraphSizes:
@@ -323,7 +325,7 @@ def _parquet_sizes(path: Path, tables: list[Path], options: EdgeListOptions) -> 
     from fastsample_dist.graph.inputs.parquet_edges import ParquetEdges  # it needs pyarrow
 
     edges = ParquetEdges(tables, MAX_NODES, lambda count: None, options)
-    least = _certain_nodes(1 if options.relabel else edges.least_highest_id() + 1, edges.num_edges)
+    least = _certain_nodes(1 if options.relabel else max(1, edges.least_highest_id() + 1), edges.num_edges)
     return GraphSizes(
         name=path.name.split(".")[0],
         num_nodes=least,

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fastsample_dist.graph.generators import write_npy_graph
-from fastsample_dist.graph.inputs import ReadOptions, input_sizes, least_sizes, read_graph
-from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, sizes_of
+from fastsample_dist.graph.inputs import EdgeListOptions, ReadOptions, input_sizes, least_sizes, read_graph
+from fastsample_dist.graph.inputs.sizes import UNKNOWN, GraphSizes, NodesUnknownError, sizes_of
 from tests.graph.inputs.layouts import TYPED, dgl_graph, dgl_heterograph, draw_graph
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
@@ -135,6 +135,42 @@ def test_parquet_beside_meta_tells_its_rows(tmp_path):
     (tmp_path / "meta.json").write_text(json.dumps({"name": "g", "num_nodes": 9, "undirected": False}))
     sizes = input_sizes(tmp_path, "edgelist")
     assert (sizes.num_nodes, sizes.num_edges, sizes.estimated) == (9, 4, "")
+
+
+def write_columns(path: Path, num_nodes: int) -> None:
+    np.save(path / "features.npy", np.zeros((num_nodes, 2), dtype=np.float32))
+    np.save(path / "train_idx.npy", np.arange(num_nodes))
+
+
+def test_columns_beside_an_edge_list_count_its_nodes(tmp_path):
+    """More of them are train nodes than ids were seen in the sample."""
+    (tmp_path / "edges.txt").write_text("0 1\n")
+    write_columns(tmp_path, 5)
+    sizes = input_sizes(tmp_path)
+    assert (sizes.num_nodes, sizes.splits, sizes.least_nodes) == (5, {"train": 5}, None)
+    assert sizes.estimated.startswith("edges of ")
+    (tmp_path / "features.npy").unlink()
+    sizes = input_sizes(tmp_path)
+    assert (sizes.num_nodes, sizes.least_nodes) == (5, 5)
+    assert sizes.estimated.startswith("edges and nodes of ")
+
+
+@pytest.mark.parametrize("relabel", [False, True])
+@pytest.mark.parametrize("num_edges", [0, 4])
+def test_parquet_beside_meta_may_have_more_train_nodes_than_known_ids(tmp_path, relabel, num_edges):
+    pyarrow = pytest.importorskip("pyarrow", reason="parquet files are read with pyarrow, which is not installed")
+    from pyarrow import parquet
+
+    ends = EDGES[:, :num_edges]
+    parquet.write_table(pyarrow.table({"source": ends[0], "destination": ends[1]}), tmp_path / "edges.parquet")
+    write_columns(tmp_path, 9)
+    options = EdgeListOptions(relabel=relabel)
+    with pytest.raises(NodesUnknownError, match="does not state the number of nodes") as unknown:
+        input_sizes(tmp_path, edges=options)
+    assert (unknown.value.least.num_nodes, unknown.value.least.splits) == (9, {"train": 9})
+    (tmp_path / "meta.json").write_text(json.dumps({"name": "g", "num_nodes": 9, "undirected": False}))
+    sizes = input_sizes(tmp_path, "edgelist", edges=options)
+    assert (sizes.num_nodes, sizes.num_edges, sizes.splits) == (9, num_edges, {"train": 9})
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
