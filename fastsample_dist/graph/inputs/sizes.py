@@ -401,8 +401,8 @@ class _Sample(NamedTuple):
 def _sample_text(file: Path, options: EdgeListOptions) -> _Sample:
     """A sample of an edge list, from blocks spread over it; of a packed one its beginning."""
     from fastsample_dist.graph.inputs.parquet_edges import load  # the home of pyarrow
-    from fastsample_dist.graph.inputs.text_edges import parses_fast
-    from fastsample_dist.graph.inputs.text_rows import find_layout
+    from fastsample_dist.graph.inputs.text_edges import UTF8_MARK, parses_fast
+    from fastsample_dist.graph.inputs.text_rows import data_lines, find_layout
 
     if parses_fast([file]):
         load()  # so that the memory of the process is known before it is limited
@@ -418,12 +418,11 @@ def _sample_text(file: Path, options: EdgeListOptions) -> _Sample:
     else:
         with file.open("rb") as plain:
             blocks = [_block(plain, size * at // SAMPLED_BLOCKS, at > 0) for at in range(SAMPLED_BLOCKS)]
+    if blocks[0].startswith(UTF8_MARK):
+        blocks[0], size = blocks[0].removeprefix(UTF8_MARK), size - len(UTF8_MARK)
     for block in blocks:
         whole = block if size <= len(block) else block[: block.rfind(b"\n") + 1]
-        for line in whole.splitlines():
-            text = line.split(b"#")[0].strip()
-            if not text:
-                continue
+        for _, text in data_lines(whole, 1, whole=options.relabel):
             if layout is None:
                 layout = find_layout(str(file), text, options)
                 if options.header:

@@ -38,7 +38,7 @@ from fastsample_dist.graph.inputs.text_rows import (
 BLOCK_BYTES = 1 << 22  # of text read at a time; larger ones are no faster
 MAX_LINE_BYTES = 1 << 20
 FAST_BYTES = 1 << 20  # of text for which loading pyarrow (60 MB) is worth it
-_UTF8_MARK = b"\xef\xbb\xbf"
+UTF8_MARK = b"\xef\xbb\xbf"
 _NO_LIMIT = 2**63
 
 
@@ -213,7 +213,7 @@ class Lines:
     def blocks(self) -> Iterator[bytes]:
         """The file's lines; the last may lack its end."""
         rest = b""
-        data = self._read().removeprefix(_UTF8_MARK)
+        data = self._read().removeprefix(UTF8_MARK)
         while data:
             cut = data.rfind(b"\n") + 1
             if cut:

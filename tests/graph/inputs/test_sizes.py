@@ -118,6 +118,22 @@ def test_an_edge_list_is_estimated_from_a_sample(tmp_path, name, num_edges):
     assert sizes.undirected and "of its lines" in sizes.estimated
 
 
+def test_the_sample_of_an_edge_list_is_taken_as_the_reader_takes_lines(tmp_path):
+    """A mark of UTF-8 at the beginning is no part of a name or an id, and # inside a name begins no comment."""
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "named.csv").write_bytes(mark + b"src,dst\n0,1\n1,7")
+    named = EdgeListOptions(header=True, columns=("src", "dst"))
+    sizes = input_sizes(tmp_path / "named.csv", edges=named)
+    assert (sizes.num_listed, sizes.least_nodes) == (2, 8)
+    (tmp_path / "bare.txt").write_bytes(mark + b"9 1\n1 7\n")
+    sizes = input_sizes(tmp_path / "bare.txt")
+    assert (sizes.num_listed, sizes.least_nodes) == (2, 10)
+    (tmp_path / "names.csv").write_bytes(b"# a comment\na#1,b\na#2,c\n")
+    with pytest.raises(NodesUnknownError) as unknown:
+        input_sizes(tmp_path / "names.csv", edges=EdgeListOptions(relabel=True))
+    assert unknown.value.least.num_nodes == 4
+
+
 def test_meta_beside_an_edge_list_states_the_nodes(tmp_path):
     write_text(tmp_path / "edges.txt", 100)
     (tmp_path / "meta.json").write_text(json.dumps({"name": "g", "num_nodes": 123456, "undirected": True}))
