@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import time
@@ -306,7 +307,11 @@ def _remains(args: argparse.Namespace | None, error: BaseException) -> str:
         kept = work.is_dir()
     except OSError:  # an impossible name: nothing was made
         kept = False
-    return f"unfinished work is kept in {work}: the same command resumes from it, or delete it." if kept else nothing
+    if not kept:
+        return nothing
+    if not args.overwrite and os.path.lexists(args.output):  # as after a kill once the output was complete
+        return f"work is kept in {work}: the same command with --overwrite resumes from it, or delete it."
+    return f"unfinished work is kept in {work}: the same command resumes from it, or delete it."
 
 
 class _PlainLines(logging.Handler):

@@ -202,6 +202,24 @@ def test_failure_names_the_place_of_the_unfinished_work(graph, tmp_path, capsys,
     assert not (tmp_path / "parts").exists()
 
 
+def test_work_that_a_complete_partition_left_behind_is_resumed_with_overwrite(graph, tmp_path, capsys, monkeypatch):
+    """As after a kill between the two last steps: the output appears, the work directory goes."""
+    given = arguments(graph, tmp_path / "parts", "--on-disk", "--method", "random")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", lambda journal: None)
+        assert main(given) == 0
+    written = contents(tmp_path / "parts")
+    capsys.readouterr()
+    assert main(given) == 1
+    work = work_directory(tmp_path / "parts")
+    assert capsys.readouterr().err == (
+        f"fastsample-partition: error: {tmp_path / 'parts'} exists; pass --overwrite (overwrite=True) to replace it; "
+        f"work is kept in {work}: the same command with --overwrite resumes from it, or delete it.\n"
+    )
+    assert main([*given, "--overwrite"]) == 0
+    assert contents(tmp_path / "parts") == written and not work.exists()
+
+
 def test_a_file_system_without_locks_is_refused_and_left_clean(graph, tmp_path, capsys, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
