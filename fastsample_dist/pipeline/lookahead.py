@@ -218,7 +218,7 @@ class Prefetcher(Generic[Given, Made]):
             self._stopping = True
             self._permitted = self._permitted if permitted is None else permitted
             self._changed.notify()
-        if self._thread.ident is None:  # an interrupt came before it was started
+        if self._thread.ident is None:  # an interrupt came before it ran; abandoned, it touches nothing of torch then
             return True
         if not self._ended.wait(wait_s):
             return False
@@ -227,6 +227,9 @@ class Prefetcher(Generic[Given, Made]):
 
     def _work(self) -> None:
         try:
+            with self._changed:
+                if self._stopping and self._permitted == 0:  # abandoned before it ran: the interpreter may be ending
+                    return
             torch.set_num_threads(self._num_threads)
             with self._lane.working():
                 for number, given in enumerate(self._given):

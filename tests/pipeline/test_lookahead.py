@@ -6,12 +6,13 @@ The oracle is the plain loader of the same seeds.
 import itertools
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 from fastsample_dist import DistData, DistLoader, SampleSpec
-from fastsample_dist.pipeline.lookahead import group_size
+from fastsample_dist.pipeline.lookahead import Prefetcher, group_size
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.pipeline.schemes import make_sampler
 from fastsample_dist.sampling.neighbor import NeighborSampler
@@ -219,3 +220,15 @@ def test_a_call_that_takes_longer_than_its_batch_may_is_waited_for():
     code = AT_WORK.replace("LENGTH", str(10**9)) + "lookahead.EXIT_S = 0.0\nsys.exit(7)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (7, "")
+
+
+def test_a_thread_that_runs_only_after_it_was_abandoned_touches_nothing_of_torch(monkeypatch):
+    """Ctrl-C came while it was being started; the interpreter that ended then aborted it inside of torch."""
+    start, touched = threading.Thread.start, []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    monkeypatch.setattr(torch, "set_num_threads", touched.append)
+    prefetcher = Prefetcher(touched.append, [1, 2, 3], 2, 60.0)
+    assert prefetcher.abandon()
+    start(prefetcher._thread)
+    prefetcher._thread.join(60)
+    assert not prefetcher._thread.is_alive() and touched == []
