@@ -104,6 +104,9 @@ def count_mfgs(graph: CSCGraph, batches: Sequence[Tensor], fanouts: Sequence[int
 def measure(args: argparse.Namespace) -> tuple[int, dict]:
     """Train, print the medians of rank 0; returns (exit status, figures for --json)."""
     checks.whole("--epochs", args.epochs, 2)
+    checks.whole("--sampling-processes", args.sampling_processes, 0)
+    if args.loader != "graphlearn" and (args.split_topology or args.sampling_processes):
+        raise ValueError("--split-topology and --sampling-processes are GraphLearn's; pass --loader graphlearn too.")
     torch.set_num_threads(args.threads)
     reuse_freed_memory()
     rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))

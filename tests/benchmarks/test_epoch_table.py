@@ -120,6 +120,7 @@ def test_a_task_of_other_labels_is_refused_in_one_line(tmp_path, capsys, monkeyp
     for more, message in (
         ([], "lacks float32 features, classes or training nodes"),
         (["--epochs", "1"], "--epochs is 1"),
+        (["--sampling-processes", "1"], "pass --loader graphlearn too"),
     ):
         assert run_command(pyg_epoch.make_parser(), pyg_epoch.measure, [*words, *more]) == 1
         error = capsys.readouterr().err
