@@ -118,13 +118,13 @@ class WalkLoader:
             self.rng_seed = checks.whole("rng_seed", rng_seed, 0, checks.LARGEST)
             if graph is not None:
                 check_same_nodes(graph, data)
-            return TransitSampler(data.graph if graph is None else graph, app, rng_seed=rng_seed)
+            return TransitSampler(data.graph if graph is None else graph, app, rng_seed=self.rng_seed)
 
         self._sampler = agree(data.ctx, check)
         steps = app.steps()
         facts = {
-            **app_facts(app), "steps": steps if steps == INF else int(steps), "walks_per_node": walks_per_node,
-            "batch_size": batch_size, "rng_seed": rng_seed, "shuffle": shuffle, "graph": graph is not None,
+            **app_facts(app), "steps": steps if steps == INF else int(steps), "walks_per_node": self.walks_per_node,
+            "batch_size": self.batch_size, "rng_seed": self.rng_seed, "shuffle": shuffle, "graph": graph is not None,
         }  # fmt: skip
         agree_on(data.ctx.comm, "WalkLoader", facts)
         self._parts = own_parts(data.manifest.num_parts, data.ctx)
