@@ -21,6 +21,8 @@ GRAPH = conformance_graph()
 NAMED_IN = {
     "ops/sample_methods.py": "the list",
     "sampling/neighbor.py": "NeighborSampler(weighted=True) and LaborSampler, the samplers of these methods",
+    "sampling/transit/layers.py": "the argument weighted of FastGCN and LADIES, not a method",
+    "sampling/transit/walks.py": "the argument weighted of walks, not a method",
     "interop/dgl.py": "the methods that DGL has a sampler for",
     "bench/sampling/measure.py": "the methods that DGL samples unfused",
     "bench/sampling/report.py": "the methods that DGL samples unfused",
