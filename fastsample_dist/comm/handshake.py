@@ -128,16 +128,16 @@ class RunStore:
             except BaseException as error:  # the caller raises it
                 outcome.set_exception(error)
 
-        thread = threading.Thread(target=run, name="fastsample-store", daemon=True)
+        thread = _RequestThread(run, "fastsample-store")
         limit = Deadline(timeout_s)
-        thread.start()
         try:
+            thread.start()
             while thread.is_alive() and limit.remaining_s > 0.0:
                 thread.join(POLL_S)
             return None if thread.is_alive() else outcome
         finally:  # also on Ctrl-C
             self._broken_off = self._broken_off or thread.is_alive()
-            _break_off(thread, lambda: _connections(self._info.master_port) & self._connections)
+            thread.break_off(lambda: _connections(self._info.master_port) & self._connections)
 
     def takes_requests(self) -> bool:
         """Whether a short request can be sent without waiting. A process that is stopped reads none, so that those of
@@ -177,8 +177,7 @@ class _Attempt:
         self._error: Exception | None = None
         self._answer: str | None = None  # the answer of a foreign service
         self.store: dist.TCPStore | None = None
-        self._thread = threading.Thread(target=self._construct, name="fastsample-handshake", daemon=True)
-        self._thread.start()
+        self._thread = _RequestThread(self._construct, "fastsample-handshake")
 
     def _construct(self) -> None:
         assert self._info.master_addr is not None and self._info.master_port is not None  # several ranks have them
@@ -197,7 +196,8 @@ class _Attempt:
             self._error = error.with_traceback(None)  # which would keep the connection, in a cycle with this object
 
     def wait(self) -> None:
-        """Until the store is there, has failed, turns out to be something else, or the time is up."""
+        """Start, until the store is there, has failed, turns out to be something else, or the time is up."""
+        self._thread.start()
         asked = False
         while self._thread.is_alive() and self._deadline.remaining_s > 0.0:
             self._thread.join(POLL_S)
@@ -208,7 +208,7 @@ class _Attempt:
 
     def break_off(self) -> None:
         """Take its connection from a thread that still waits; a store that comes too late is dropped."""
-        _break_off(self._thread, lambda: _connections(self._info.master_port) - self._older)
+        self._thread.break_off(lambda: _connections(self._info.master_port) - self._older)
 
     def failure(self) -> str:
         """What went wrong, and what listens there as far as it identifies itself."""
@@ -240,17 +240,29 @@ class _Attempt:
         )
 
 
-def _break_off(thread: threading.Thread, connections: Callable[[], set[int]]) -> None:
-    """Shut down the connections for which a thread waits, until it has ended; nothing for one that has."""
-    if not thread.is_alive():
-        return
-    patience = Deadline(BREAK_OFF_S)
-    with _quiet():
-        while thread.is_alive() and patience.remaining_s > 0.0:
-            for descriptor in connections():
-                with suppress(OSError), _borrowed(descriptor) as connection:
-                    connection.shutdown(socket.SHUT_RDWR)
-            thread.join(POLL_S)
+class _RequestThread(threading.Thread):
+    """A thread that waits for a connection, until it is broken off."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+        self._turn: Future[None] = Future()
+
+    def run(self) -> None:
+        if self._turn.set_running_or_notify_cancel():  # else broken off before it ran: the interpreter may be ending
+            super().run()
+
+    def break_off(self, connections: Callable[[], set[int]]) -> None:
+        """Shut down the connections for which it waits, until it has ended; one that does not run yet never begins."""
+        self._turn.cancel()
+        if not self.is_alive():
+            return
+        patience = Deadline(BREAK_OFF_S)
+        with _quiet():
+            while self.is_alive() and patience.remaining_s > 0.0:
+                for descriptor in connections():
+                    with suppress(OSError), _borrowed(descriptor) as connection:
+                        connection.shutdown(socket.SHUT_RDWR)
+                self.join(POLL_S)
 
 
 def _answer_of(info: LaunchInfo) -> str | None:

@@ -125,6 +125,27 @@ def test_the_boards_connection_has_a_deadline_too_and_leaves_no_thread_or_descri
     wait_until(lambda: psutil.Process().num_fds() <= before, "that every descriptor is closed")
 
 
+def test_a_thread_that_runs_only_after_ctrl_c_in_its_start_asks_nothing(monkeypatch):
+    info = LaunchInfo("torchrun", "torch", rank=1, world_size=2, master_addr="127.0.0.1", master_port=1)
+    asked, late = [], []
+
+    def interrupted(thread):
+        late.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(handshake.dist, "TCPStore", lambda *arguments, **options: asked.append(arguments))
+    with pytest.raises(KeyboardInterrupt):
+        open_store(info, Deadline(TIMEOUT_S))
+    with pytest.raises(KeyboardInterrupt):
+        handshake.RunStore(None, info, set()).call_within(asked.append, TIMEOUT_S)
+    monkeypatch.undo()
+    for thread in late:
+        thread.start()
+        thread.join()
+    assert len(late) == 2 and not asked
+
+
 class Trusting:
     """As torch 2.4 connects: it asks nothing before it is used, and then waits without limit."""
 
