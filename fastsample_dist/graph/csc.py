@@ -207,21 +207,19 @@ class CSCGraph:
           CSCGraph whose row v lists the sources of the edges into v, ascending, parallel edges by weight, so that the
           order of the edge list does not matter; int32 ids when they fit. Held in huge pages where possible.
         Raises:
-          ValueError: lengths differ, an id is negative or >= num_nodes, or a weight is negative, infinite or NaN (by
-            its position in the list).
+          ValueError: lengths or types differ, an id is negative or >= num_nodes, or a weight is negative, infinite or
+            NaN (by its position in the list).
         """
         num_nodes = checks.whole("num_nodes", num_nodes, 0)
         src, dst = (_node_ids(name, ids, num_nodes) for name, ids in (("src", src), ("dst", dst)))
         if src.numel() != dst.numel():
             raise ValueError(f"src has {src.numel()} entries and dst has {dst.numel()}; they must be equal.")
         if weights is not None:
-            weights = torch.as_tensor(weights)
-            if weights.shape != src.shape:
-                raise ValueError(
-                    f"weights has shape {tuple(weights.shape)} but there are {src.numel()} edges; pass one each."
-                )
+            weights = _edge_column("weights", weights, (torch.float32, torch.float64), src.numel())
             if not weights_checked:
                 _check_weights(weights)
+        if edge_map is not None:
+            edge_map = _edge_column("edge_map", edge_map, (torch.int32, torch.int64), src.numel())
         order = _row_major_order(src.numpy(), dst.numpy(), num_nodes, None if weights is None else weights.numpy())
         indptr = np.zeros(num_nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(dst.numpy(), minlength=num_nodes), out=indptr[1:])
@@ -229,7 +227,7 @@ class CSCGraph:
         if weights is not None:
             weights = weights[torch.from_numpy(order)]
         if edge_map is not None:
-            edge_map = torch.as_tensor(edge_map)[torch.from_numpy(order)]
+            edge_map = edge_map[torch.from_numpy(order)]
         graph = cls(torch.from_numpy(indptr), indices, weights, edge_map=edge_map, weights_checked=True)
         graph.advise_huge_pages(now=True)
         return graph
@@ -285,6 +283,17 @@ def _check_column(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], len
         raise ValueError(f"{name} is {found}; expected a one-dimensional tensor of {expected}.")
     if length is not None and value.numel() != length:
         raise ValueError(f"{name} has {value.numel()} entries; expected {length}.")
+
+
+def _edge_column(name: str, given: object, dtypes: tuple[torch.dtype, ...], num_edges: int) -> Tensor:
+    """One value per edge, without derivatives: sampling has none."""
+    try:
+        column = torch.as_tensor(given).detach()
+    except (TypeError, ValueError, RuntimeError):  # text, rows of unequal length
+        found = type(given).__name__
+        raise ValueError(f"{name} is a {found}; expected a tensor or list, one value per edge.") from None
+    _check_column(name, column, dtypes, num_edges)
+    return column
 
 
 def _check_weights(weights: Tensor) -> None:

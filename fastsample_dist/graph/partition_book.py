@@ -105,8 +105,7 @@ class PartitionBook:
         Raises:
           ValueError: part is not in 0 .. num_parts - 1.
         """
-        if not 0 <= part < self.num_parts:
-            raise ValueError(f"part is {part}; expected 0 to {self.num_parts - 1}.")
+        part = checks.whole("part", part, 0, self.num_parts - 1)
         return int(self.part_ranges[part]), int(self.part_ranges[part + 1])
 
     def _owners(self, ids: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import fields
@@ -48,6 +49,13 @@ def as_integer(value: object) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def positive(name: str, value: object) -> None:
+    """Refuse what is no finite number above 0; truth values are none."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name} is {value!r}; expected a positive number.")
 
 
 def plain(value: Any) -> Any:

@@ -71,8 +71,8 @@ class StageTimes:
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
-            if seconds is not None and not 0 <= seconds < math.inf:
-                raise ValueError(f"{name} is {seconds}; expected seconds >= 0.")
+            if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+                raise ValueError(f"{name} is {seconds!r}; expected seconds >= 0.")
 
     @property
     def sampler_s(self) -> float:

@@ -8,7 +8,7 @@ tuples of them); without it DistLoader compares the class alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
 class HopwiseSampler(Sampler, Protocol):
     """A sampler whose hops can be sampled apart, for inference layer by layer (train/inference.py).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastsample_dist.graph.csc import CSCGraph, row_positions
+from fastsample_dist.ops import checks
 
 NUM_LARGE = 4  # a large row has this many times the fanout
 
@@ -22,11 +23,11 @@ def conformance_graph(fanout: int = 3, dtype: torch.dtype = torch.int32, seed: i
       10 a self-loop, 11 no positive weight, 12 `fanout` positive weights among more, 13 one, 14 weights from
       1e-12 to 1, 15 weights of zero at every third edge. The remaining nodes have one or two in-edges.
     Raises:
-      ValueError: fanout below 1.
+      ValueError: fanout below 1, a seed that is no integer >= 0, or another dtype.
     """
-    if fanout < 1:
-        raise ValueError(f"fanout is {fanout}; expected 1 or more.")
-    generator = torch.Generator().manual_seed(seed)
+    fanout = checks.whole("fanout", fanout, 1)
+    checks.require(dtype in checks.ID_DTYPES, f"dtype is {dtype!r}; expected torch.int32 or torch.int64.")
+    generator = torch.Generator().manual_seed(checks.whole("seed", seed, 0, checks.LARGEST))
     num_nodes = 16 + NUM_LARGE * fanout
     orig_ids = torch.randperm(num_nodes, generator=generator) * (2**33 + 1)
 

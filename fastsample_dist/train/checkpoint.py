@@ -102,6 +102,8 @@ class Checkpointer(Callback):
       resumed: what `begin` resumed the run from; None after a fresh start.
       stopped: all ranks have agreed to stop; the checkpoint is written, or a warning said why not.
       last_path: on rank 0, the newest checkpoint that is known to be good; None before the first.
+    Raises:
+      ValueError: settings of another type.
     """
 
     def __init__(
@@ -112,6 +114,9 @@ class Checkpointer(Callback):
         self.resumed: Resumed | None = None
         self.stopped = False
         self.last_path: Path | None = None
+        if not isinstance(settings, CheckpointSettings):
+            found = type(settings).__name__
+            raise ValueError(f"settings is a {found}; expected CheckpointSettings(directory, ...).")
         self._trainer, self._loader, self._settings = trainer, loader, settings
         self._stop = stop or StopSignal()
         self._ctx = loader.data.ctx

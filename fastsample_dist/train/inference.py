@@ -33,7 +33,7 @@ from fastsample_dist.features.store import LocalFeatures
 from fastsample_dist.files import complete_file, naming_file
 from fastsample_dist.graph.npy_files import NpyWriter, open_npy
 from fastsample_dist.ops import checks
-from fastsample_dist.pipeline.data import DistData, check_feature_dtype, own_parts
+from fastsample_dist.pipeline.data import DistData, check_data, check_feature_dtype, own_parts
 from fastsample_dist.sampling.mfg import MFG
 from fastsample_dist.sampling.neighbor import NeighborSampler
 from fastsample_dist.sampling.sampler import HopwiseSampler, Sampler
@@ -100,6 +100,7 @@ def layerwise(
     without `output` the result too.
     Deterministic: yes, up to the rounding of torch.mm.
     """
+    check_data(data)
     agree(data.ctx, lambda: _check(model, num_layers, data, batch_size, sampler))
     passes = _passes(model, num_layers)
     facts = {
@@ -186,6 +187,9 @@ def _check(
             f"{data.path} has features of {data.feature_dim} columns but the model has in_dim {in_dim}; "
             "build the model for this partition."
         )
+    if sampler is not None and not isinstance(sampler, HopwiseSampler):
+        found = type(sampler).__name__
+        raise ValueError(f"sampler is a {found}; expected one whose hops can be drawn apart, as PinSAGESampler.")
     count = getattr(model, "num_layers", num_layers)
     if sampler is not None and sampler.num_layers != count:
         raise ValueError(

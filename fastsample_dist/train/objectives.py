@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.ops import checks
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.metrics import cross_entropy, global_sum, num_correct, seed_loss
 
@@ -30,10 +31,16 @@ class SumMetric:
     Attributes:
       sums: called with (outputs, labels) of a batch, which may have no rows -> tensor [k] of sums over its seeds.
       value: called with the k sums over all batches and ranks -> the metric.
+    Raises:
+      ValueError: one of them cannot be called.
     """
 
     sums: Callable[[Tensor, Tensor], Tensor]
     value: Callable[[Sequence[float]], float]
+
+    def __post_init__(self) -> None:
+        for name, given in vars(self).items():
+            checks.require(callable(given), f"{name} is {given!r}; expected a function.")
 
 
 Metric = SumMetric | Callable[[Tensor, Tensor], Tensor]

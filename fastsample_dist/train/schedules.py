@@ -7,6 +7,8 @@ import warnings
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, StepLR
 
+from fastsample_dist.ops import checks
+
 SCHEDULES = ("constant", "cosine", "linear", "step")
 
 
@@ -21,10 +23,12 @@ def make_schedule(
       epochs: over which "cosine" and "linear" fall to 0, which they reach after the last one.
       step_epochs, gamma: "step" multiplies by gamma every so many epochs.
     Raises:
-      ValueError: an unknown name.
+      ValueError: an unknown name, epochs or step_epochs that are no integers >= 1, or a gamma that is no number > 0.
     """
     if name not in SCHEDULES:
         raise ValueError(f"the schedule is {name!r}; expected one of {', '.join(SCHEDULES)}.")
+    checks.positive("gamma", checks.plain(gamma))
+    epochs, step_epochs = checks.whole("epochs", epochs, 1), checks.whole("step_epochs", step_epochs, 1)
     if name == "cosine":
         return CosineAnnealingLR(optimizer, T_max=epochs)
     if name == "linear":

@@ -87,9 +87,7 @@ class SkipGramOptions:
         checks.whole("rng_seed", self.rng_seed, 0, checks.LARGEST)
         checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("lr", "epsilon"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value!r}; expected a positive number.")
+            checks.positive(name, getattr(self, name))
         betas = self.betas if isinstance(self.betas, tuple | list) else ()
         if len(betas) != 2 or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas is {self.betas!r}; expected two numbers of at least 0 and below 1.")

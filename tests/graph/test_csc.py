@@ -140,6 +140,11 @@ def test_a_slice_is_not_transposed():
         graph.transposed()
 
 
+def test_weights_that_are_learned_are_taken_as_numbers():
+    learned = torch.tensor([0.5, 2.0], requires_grad=True)
+    assert CSCGraph.from_edge_index([0, 1], [1, 0], 2, learned).weights.tolist() == [2.0, 0.5]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -148,6 +153,17 @@ def test_a_slice_is_not_transposed():
         (lambda: CSCGraph.from_edge_index([0], [0], None), "num_nodes is None; expected an integer >= 0"),
         (lambda: CSCGraph.from_edge_index([0], [0], 2.0), "num_nodes is 2.0; expected an integer >= 0"),
         (lambda: CSCGraph.from_edge_index(BEYOND, [0], 2), r"src: an id is above 2\*\*63 - 1; expected ids that fit"),
+        (
+            lambda: CSCGraph.from_edge_index([0], [0], 2, "text"),
+            "weights is a str; expected a tensor or list, one value",
+        ),
+        (lambda: CSCGraph.from_edge_index([0], [0], 2, torch.ones(2)), "weights has 2 entries; expected 1"),
+        (
+            lambda: CSCGraph.from_edge_index([0], [0], 2, [1 + 2j]),
+            r"weights is torch.complex64 of shape \(1,\); expected",
+        ),
+        (lambda: CSCGraph.from_edge_index([0, 1], [1, 0], 2, edge_map=[1]), "edge_map has 1 entries; expected 2"),
+        (lambda: CSCGraph.from_edge_index([0], [0], 2, edge_map=[1.0]), r"edge_map is torch.float32 of shape \(1,\)"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(make, message):

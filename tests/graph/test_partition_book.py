@@ -95,9 +95,9 @@ def test_fractional_ids_are_refused(book):
         book.nid2part(torch.tensor([1.0]))
 
 
-@pytest.mark.parametrize("part", [-1, 5])
+@pytest.mark.parametrize("part", [-1, 5, "3", 1.0])
 def test_unknown_part_is_refused(book, part):
-    with pytest.raises(ValueError, match=f"part is {part}; expected 0 to 4"):
+    with pytest.raises(ValueError, match=f"part is {part!r}; expected an integer from 0 to 4"):
         book.part2range(part)
 
 

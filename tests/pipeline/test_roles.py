@@ -77,6 +77,8 @@ def test_what_is_no_roles_is_refused(given, expected):
 def test_times_must_be_seconds():
     with pytest.raises(ValueError, match="^fetch_s is nan; expected seconds >= 0.$"):
         StageTimes(1.0, math.nan, 1.0)
+    with pytest.raises(ValueError, match="^sample_s is '0.5'; expected seconds >= 0.$"):
+        StageTimes("0.5", 1.0, 1.0)
 
 
 def of_a_task(seconds: float) -> float:

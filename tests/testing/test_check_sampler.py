@@ -4,6 +4,7 @@ The wrong samplers are plain Python on tests/testing/samplers.py. Their random n
 same every time; accepted ones are accepted at a false-alarm rate of 1e-6 each.
 """
 
+import numpy as np
 import pytest
 import torch
 
@@ -325,8 +326,11 @@ def test_a_law_beside_a_method_is_refused():
 
 
 def test_a_graph_of_no_fanout_is_refused():
-    with pytest.raises(ValueError, match="fanout is 0; expected 1 or more"):
+    with pytest.raises(ValueError, match="fanout is 0; expected an integer >= 1"):
         conformance_graph(0)
+    with pytest.raises(ValueError, match="dtype is torch.int8; expected torch.int32 or torch.int64"):
+        conformance_graph(dtype=torch.int8)
+    assert conformance_graph(seed=np.int64(3)).indices.equal(conformance_graph(seed=3).indices)
 
 
 def test_the_conformance_graph_is_in_canonical_order():

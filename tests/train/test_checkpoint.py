@@ -286,6 +286,12 @@ def test_a_directory_is_a_path_or_its_name(tmp_path):
         CheckpointSettings(directory=3)
 
 
+def test_settings_are_no_directory(task, ctx, tmp_path):
+    run = Run(ctx, task.path, tmp_path)
+    with pytest.raises(ValueError, match=r"^settings is a .*Path; expected CheckpointSettings\(directory"):
+        Checkpointer(run.trainer, run.loader, tmp_path)
+
+
 def test_names_that_may_change_are_a_list(tmp_path):
     """A name alone would stand for every name that is a piece of it."""
     with pytest.raises(ValueError, match="^may_change is 'lr_schedule'; expected a list of names, such as"):

@@ -189,6 +189,11 @@ def test_metrics_of_ones_own_are_means_over_seeds_or_functions_of_sums():
     assert found == {"positive": 3 / 5, "total": pytest.approx(OUTPUTS.sum().item())}
 
 
+def test_a_metric_of_no_functions_is_refused():
+    with pytest.raises(ValueError, match="^value is 3; expected a function"):
+        SumMetric(lambda outputs, labels: outputs.sum(0), 3)
+
+
 def test_a_metric_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"a metric gave shape \(5, 2\); expected one value for each of the 5 seeds"):
         as_metric(lambda outputs, labels: outputs).sums(OUTPUTS, CLASSES)

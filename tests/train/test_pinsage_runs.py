@@ -113,6 +113,10 @@ def test_a_sampler_of_another_depth_is_refused(ctx, task):
     data = DistData.load(task.path, ctx)
     with pytest.raises(ValueError, match="the sampler has num_layers 3 but the model has 2 layers"):
         layerwise(make_model("pinsage").float(), data, sampler=PinSAGESampler(data.graph))
+    with pytest.raises(ValueError, match="sampler is a list; expected one whose hops can be drawn apart"):
+        layerwise(make_model("pinsage").float(), data, sampler=[2, 2])
+    with pytest.raises(ValueError, match="data is a .*Path; expected the partition that fsd.DistData.load"):
+        layerwise(make_model("pinsage").float(), task.path)
 
 
 @pytest.mark.parametrize(

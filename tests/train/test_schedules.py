@@ -82,6 +82,20 @@ def test_an_unknown_schedule_is_refused():
         make_schedule("rising", torch.optim.SGD([torch.zeros(1)], lr=1.0), epochs=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0; expected an integer >= 1"),
+        ({"step_epochs": 2.0}, "step_epochs is 2.0; expected an integer >= 1"),
+        ({"gamma": "0.5"}, "gamma is '0.5'; expected a positive number"),
+        ({"gamma": True}, "gamma is True; expected a positive number"),
+    ],
+)
+def test_numbers_of_a_schedule_that_are_none_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_schedule("step", torch.optim.SGD([torch.zeros(1)], lr=1.0), **{"epochs": 2} | options)
+
+
 SCHEDULERS = {
     "cosine": cosine,
     "milestones": lambda optimizer: MultiStepLR(optimizer, [1, 3], gamma=0.3),
