@@ -348,7 +348,7 @@ QUESTIONS = {
     "board.ended([0])": "[]\n",
     "board.leave()": "None\n",
     f"len({FILL})": "100000\n",  # more than the buffers of its connection hold
-    "os.kill(server, signal.SIGKILL) or board.read('0', [0])": f"{{0: {LOST!r}}}\n",
+    "os.kill(server, signal.SIGKILL) or os.waitpid(server, 0) and board.read('0', [0])": f"{{0: {LOST!r}}}\n",
 }
 
 

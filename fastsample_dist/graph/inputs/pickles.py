@@ -83,6 +83,13 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+def _member(owner: Any, name: str) -> Record:
+    """A member of an enumeration, as Python 3.11.0 to 3.11.3 write it: the attribute of its class."""
+    if not (isinstance(owner, type) and issubclass(owner, Record)):
+        raise pickle.UnpicklingError("unsupported GLOBAL getattr")
+    return owner(name)
+
+
 def _named(source: Any, path: str) -> Any:
     """A class or function made known under a dotted path."""
     module, _, name = path.rpartition(".")
@@ -107,6 +114,7 @@ _BASICS = (  # torch 2.4 does not know all of these by itself
     _named(lambda: b"", "builtins.bytes"),
     _named(lambda *args: list(*args), "builtins.set"),
     _named(lambda *args: {}, "collections.defaultdict"),
+    _named(_member, "builtins.getattr"),
 )
 
 

@@ -1,5 +1,6 @@
 """Nothing in a file runs: what it asks for beyond tensors and plain values is refused by name."""
 
+import enum
 import os
 import pickle
 import sys
@@ -87,6 +88,19 @@ def test_a_stand_in_keeps_the_state_and_imports_nothing(tmp_path):
     loaded = load_saved(tmp_path / "t.pt", [stand_in("torch_geometric.data.data.Data")])
     assert loaded.state["a"] == 1 and loaded.state["t"].tolist() == [0, 1, 2]
     assert not [name for name in set(sys.modules) - before if name.startswith("torch_geometric")]
+
+
+class Layout(enum.Enum):
+    COO = "coo"
+
+    def __reduce_ex__(self, protocol: int) -> tuple:  # as that of Python 3.11.0 to 3.11.3
+        return getattr, (Layout, "COO")
+
+
+def test_members_of_enumerations_are_taken_as_python_3_11_2_writes_them(tmp_path):
+    torch.save({"layout": Layout.COO}, tmp_path / "t.pt")
+    assert load_saved(tmp_path / "t.pt", [stand_in(f"{__name__}.Layout")])["layout"].args == ("COO",)
+    assert f"asks for {__name__}.Layout, which" in refusal(tmp_path / "t.pt")
 
 
 ARRAYS = {
