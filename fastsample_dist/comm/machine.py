@@ -145,7 +145,7 @@ def find_machines(
     token = secrets.token_hex(TOKEN_BYTES // 2)
     segment = _token_segment(token)
     try:
-        facts = own or MachineFacts(_boot_id(), _network(), os.getpid(), segment, token)
+        facts = own or MachineFacts(boot_id(), _network(), os.getpid(), segment, token)
         everyone: list[MachineFacts] = comm.all_gather_object(facts, purpose=PURPOSE)
         found = {
             rank: line
@@ -205,7 +205,8 @@ def _token_segment(token: str) -> int:
     return segment
 
 
-def _boot_id() -> str | None:
+def boot_id() -> str | None:
+    """Of the kernel, drawn when it started; None where the system has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:  # not Linux

@@ -18,6 +18,7 @@ from torch import Tensor
 from fastsample_dist import __version__
 from fastsample_dist.comm.agree import EXCHANGE_SCHEMA, agree, agree_on
 from fastsample_dist.comm.context import DistContext
+from fastsample_dist.comm.machine import boot_id
 from fastsample_dist.device.placement import DEVICE
 from fastsample_dist.features.dist import DistFeatures
 from fastsample_dist.features.store import LocalFeatures
@@ -86,7 +87,7 @@ class DistData:
           path: the partition's directory.
           ctx: the rank's context.
           verify: whether the bytes of the files used are compared with the manifest's sha256 (each rank its own parts,
-            one rank per machine the topology). "once": those that were not yet, in this copy
+            one rank per copy the topology). "once": those that were not yet, in this copy
             (graph/verification.py); "full" (True): all; "never" (False): none, only sizes and headers.
         Raises:
           ValueError: path is no path, ctx no context. On all ranks when they have different releases of this library or
@@ -108,7 +109,7 @@ class DistData:
         if verify == NEVER:
             data.verified = known_states(path, data.manifest, own_features(data.manifest, ctx))
         else:
-            names = files_to_verify(data.manifest, ctx)
+            names = files_to_verify(path, data.manifest, ctx)
             data.verified = verify_together(ctx, path, data.manifest, names, full=verify == FULL)
         return data
 
@@ -369,7 +370,17 @@ def own_features(manifest: Manifest, ctx: DistContext) -> list[str]:
     return [name for name in names if name in manifest.files]
 
 
-def files_to_verify(manifest: Manifest, ctx: DistContext) -> list[str]:
-    """Own parts' files; on the first rank of a machine the topology too."""
+def files_to_verify(path: Path, manifest: Manifest, ctx: DistContext) -> list[str]:
+    """Own parts' files; on the first of the ranks that read the same copy of the topology that too.
+
+    Collective: every rank must call this. Purpose "setup".
+    """
     files = [name for part in own_parts(manifest.num_parts, ctx) for name in storage.part_files(manifest, part)]
-    return files + (storage.topology_files(manifest) if ctx.local_rank == 0 else [])
+    topology = storage.topology_files(manifest)
+    try:
+        states = [(path / name).stat() for name in topology]
+        own = (boot_id() or ctx.rank, *((state.st_dev, state.st_ino) for state in states))
+    except OSError:  # is refused by its name
+        own = (ctx.rank,)
+    copies = ctx.comm.all_gather_object(own, purpose="setup")
+    return files + (topology if copies.index(own) == ctx.rank else [])

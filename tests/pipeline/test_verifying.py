@@ -1,6 +1,7 @@
 """Opening a partition: what is compared with its checksums, when, and what is said meanwhile."""
 
 import logging
+import shutil
 import time
 
 import pytest
@@ -9,7 +10,7 @@ from fastsample_dist import DistData
 from fastsample_dist.graph import verification
 from fastsample_dist.graph.verification import RECORDS, Verification
 from fastsample_dist.pipeline import verifying
-from fastsample_dist.testing import run_distributed
+from fastsample_dist.testing import RankError, run_distributed
 from tests.parts import draw_partition
 
 INDICES = "topology/indices.npy"
@@ -88,3 +89,24 @@ def test_a_rank_outwaits_another_that_reads_longer_than_the_deadline(path):
     listed = run_distributed(2, open_slowly, args=(path, 12.0))
     assert set(listed[0]) | set(listed[1]) >= {"part-0", "topology"}
     assert sorted(file.stem for file in (path / RECORDS).iterdir()) == ["part-0", "part-1", "topology"]
+
+
+def open_own_copy(ctx, paths):
+    """Opens the copy of its rank; names of the rooms whose files were hashed here."""
+    rooms, hash_file = set(), Verification._hash
+    Verification._hash = lambda self, file: rooms.add(file.parent.name) or hash_file(self, file)
+    DistData.load(paths[ctx.rank], ctx, verify="full")
+    return sorted(rooms)
+
+
+def test_every_copy_of_the_topology_is_compared_and_one_that_ranks_share_once(path, tmp_path):
+    copy = shutil.copytree(path, tmp_path / "of-rank-1")
+    linked = tmp_path / "linked"
+    linked.symlink_to(path)
+    assert run_distributed(2, open_own_copy, args=([path, linked],)) == [["part-0", "topology"], ["part-1"]]
+    assert run_distributed(2, open_own_copy, args=([path, copy],))[1] == ["part-1", "topology"]
+    data = bytearray((copy / INDICES).read_bytes())
+    data[-1] ^= 1
+    (copy / INDICES).write_bytes(data)
+    with pytest.raises(RankError, match="of-rank-1/topology/indices.npy is altered"):
+        run_distributed(2, open_own_copy, args=([path, copy],))
