@@ -50,7 +50,7 @@ def write_in_order(
       on_chunk: called on rank 0 after every chunk with (rows done, rows in all).
     Raises:
       ValueError: on all ranks, when rank 0 cannot write; names the file.
-      RuntimeError: a collective failed or passed its deadline.
+      RuntimeError: `rows_of` was refused on this rank; a collective failed or passed its deadline.
     """
     num_rows = repetitions * data.num_nodes
     numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
@@ -60,6 +60,8 @@ def write_in_order(
         done = 0
         try:
             if data.ctx.rank > 0:
+                for _ in chunks:
+                    pass
                 return
             with complete_file(path) as partial, NpyWriter(partial, numpy_dtype, (num_rows, width)) as file:
                 for rows in chunks:
@@ -67,9 +69,10 @@ def write_in_order(
                     done += len(rows)
                     if on_chunk is not None:
                         on_chunk(done, num_rows)
-        finally:  # whoever does not write, or cannot, still takes part in what is left
+        except (ValueError, OSError):  # `agree` waits for all, so who cannot write still takes part in what is left
             for _ in chunks:
                 pass
+            raise
 
     agree(data.ctx, write)
 
@@ -85,7 +88,10 @@ def _chunks(data: DistData, rows_of: RowsOf, repetitions: int, chunk_nodes: int,
     to_first = [0] * comm.world_size
     for turn in range(repetitions):
         for first, last in pairwise(ends):
-            rows = rows_of(lo + order[first:last], turn)
+            try:
+                rows = rows_of(lo + order[first:last], turn)
+            except (ValueError, OSError) as error:  # of this rank alone, in the middle of what all do
+                raise RuntimeError(f"rank {comm.run_rank}: {purpose} cannot be made: {error}") from error
             to_first[0] = last - first
             plan = comm.plan_rows(to_first)
             ids = comm.exchange_rows(own[order[first:last]], plan, purpose=purpose)

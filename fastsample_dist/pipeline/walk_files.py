@@ -53,7 +53,8 @@ def write_walks(
       ValueError: an application that makes no such walks, a number out of range; with DistData, on all ranks, a file
         that cannot be written, or ranks that were asked for different walks.
       OSError: without, the same.
-      RuntimeError: a collective failed or passed its deadline.
+      RuntimeError: with DistData, walks that do not fit into this rank's memory; a collective failed or passed its
+        deadline.
     """
     data = source if isinstance(source, DistData) else None
     if data is None and not isinstance(source, CSCGraph):

@@ -9,7 +9,7 @@ from fastsample_dist.comm.local import LocalCommunicator
 from fastsample_dist.pipeline import walk_files
 from fastsample_dist.pipeline.walk_files import write_walks
 from fastsample_dist.sampling import transit
-from fastsample_dist.testing import run_distributed
+from fastsample_dist.testing import RankError, run_distributed
 from tests.parts import draw_partition
 
 APP = transit.DeepWalk(4)
@@ -53,6 +53,40 @@ def test_ranks_write_the_file_of_one_process(drawn, expected, tmp_path, chunk_no
     assert np.array_equal(np.load(tmp_path / "walks.npy"), expected)
     assert [name.name for name in tmp_path.iterdir()] == ["walks.npy"]
     assert sent[0] == 0 < sent[1]
+
+
+def write_until(ctx, parts, path, rank, failing, error):
+    """What rank `rank` raises in its third chunk: where it makes walks, or where rank 0 has written some."""
+    calls = []
+
+    def fail(*_):
+        calls.append(1)
+        if len(calls) == 3:
+            raise error
+
+    if ctx.rank == rank and failing == "walks":
+        sample = walk_files.TransitSampler.sample
+        walk_files.TransitSampler.sample = lambda *args, **options: fail() or sample(*args, **options)
+    if ctx.rank == rank and failing == "progress":
+        append = walk_files.NpyWriter.append
+        walk_files.NpyWriter.append = lambda *args: append(*args) or fail()
+    write_here(ctx, parts, path, 37)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_make_its_walks_says_why(drawn, tmp_path, rank):
+    refusal = ValueError("samples take 9 GB, but 1 GB of memory are free")
+    with pytest.raises(RankError) as raised:
+        run_distributed(2, write_until, args=(drawn.path, tmp_path / "walks.npy", rank, "walks", refusal))
+    assert f"rank {rank}: walk_file cannot be made: samples take 9 GB" in str(raised.value)
+    assert f"(rank {rank} has ended" in str(raised.value) and "no traceback" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_writer_does_not_wait_for_what_is_left(drawn, tmp_path):
+    with pytest.raises(RankError, match="(?s)KeyboardInterrupt.*rank 1, outside a step: all_to_all of"):
+        run_distributed(2, write_until, args=(drawn.path, tmp_path / "walks.npy", 0, "progress", KeyboardInterrupt()))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ranks_compare_what_they_are_asked_for(drawn, tmp_path, monkeypatch):
