@@ -114,9 +114,9 @@ class CheckpointFiles:
             self._delete(old[: max(0, len(old) - (self._keep - 1))])
         return path
 
-    def delete_before(self, step: int) -> None:
-        """Delete the checkpoints of earlier steps; one that cannot be deleted is a warning."""
-        self._delete([path for path in self.paths() if _step_of(path) < step])
+    def delete_before(self, step: int, *, keep: int) -> None:
+        """Delete the checkpoints of earlier steps but that of `keep`; one that cannot be deleted is a warning."""
+        self._delete([path for path in self.paths() if _step_of(path) < step and _step_of(path) != keep])
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that is valid, and its content; None when there are no checkpoints.

@@ -121,7 +121,8 @@ class SkipGramCheckpointer:
 
     def _save(self, epoch: int, step: int, so_far: EpochSoFar) -> None:
         """Write a checkpoint. When that fails, it is a warning on rank 0: training continues, and the checkpoint before
-        is as it was: the files of parts stay until the run's file names later ones.
+        is as it was: the files of parts stay until the run's file names later ones, those that it never named until
+        the next checkpoint.
         """
         position = self._loader.position(epoch, step)
         failure = None
@@ -134,7 +135,7 @@ class SkipGramCheckpointer:
         own = (failure, asdict(so_far), self._named_step)
         failures, sums, named = zip(*self._ctx.comm.all_gather_object(own, purpose=PURPOSE), strict=True)
         for files in self._part_files.values():
-            files.delete_before(named[0])
+            files.delete_before(step, keep=named[0])
         failure = next((line for line in failures if line is not None), None)
         if failure is None:
             self._saved_step = step

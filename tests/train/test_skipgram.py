@@ -198,6 +198,10 @@ def test_files_of_parts_stay_while_the_runs_file_names_them(drawn, ctx, tmp_path
     checkpoints._part_files[3].write = refuse
     model.fit(loader, 2, checkpoints=checkpoints)
     assert caplog.text.count("no room") == 6
+    assert [file.name for file in sorted((tmp_path / "part-0").iterdir())] == [
+        "step-000000002.ckpt",
+        "step-000000006.ckpt",
+    ]  # what no run's file names is deleted with the next checkpoint
     _, loader, model = make(ctx, drawn.path)
     assert SkipGramCheckpointer(model, loader, tmp_path).begin() == 2
 
