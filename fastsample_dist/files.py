@@ -65,7 +65,8 @@ def complete_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
                 sync_directory(target.parent)
     except OSError as error:
         if error.filename == str(partial):  # the user knows the other name
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            del error.filename2  # None would be shown: "-> None"
         raise
     finally:
         with suppress(OSError):
