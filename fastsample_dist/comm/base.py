@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from torch import Tensor
 from fastsample_dist.comm.agree import agree_on
 from fastsample_dist.comm.checks import check_counts, check_members, check_reduce, check_rows
 from fastsample_dist.comm.counters import Counters
-from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, CollectiveError, Deadline
+from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, AstrayError, CollectiveError, Deadline
 from fastsample_dist.comm.membership import DEFAULT_MAX_MESSAGE_BYTES, Membership, group_note
 from fastsample_dist.comm.rows import RowPlan, Segments, Share, exchange_staged, num_rounds, parts
 from fastsample_dist.ops.bytes import byte_view
@@ -98,6 +99,7 @@ class Communicator(Membership):
         with self._collective("all_to_all", "counts") as deadline:
             noted = () if note is None else (note,)
             received = self._exchange_numbers([(count, longest, *noted) for count in counts], deadline)
+            self._check_alike([row[1] >= 0 for row in received])  # else a mark of `all_gather_object`
         control_bytes = 8 * len(received[0]) * (self.world_size - 1)
         self._counters.add("counts", control_bytes, control_bytes)
         recv_counts, longest_of_all, *notes = (list(column) for column in zip(*received, strict=True))
@@ -253,7 +255,8 @@ class Communicator(Membership):
         """Every rank's object, by rank.
 
         Collective: every rank must call this. Objects travel pickled, so only among processes that trust
-        each other; a length of 16 bytes goes ahead of each and is not counted.
+        each other; 16 bytes go ahead of each and are not counted: its length, and a mark of the purpose, by which
+        ranks that make different calls are an error here.
 
         Args:
           obj: anything that pickles.
@@ -264,9 +267,12 @@ class Communicator(Membership):
           RuntimeError: the collective failed or passed its deadline.
         """
         payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-        own_sizes = [payload.numel()] * self.world_size
+        own_sizes, mark = [payload.numel()] * self.world_size, -1 - zlib.crc32(purpose.encode())
         with self._collective("all_gather", purpose) as deadline:
-            sizes = [size for size, _ in self._exchange_numbers([(size, 0) for size in own_sizes], deadline)]
+            received = self._exchange_numbers([(size, mark) for size in own_sizes], deadline)
+            # releases before schema 10 send 0, and have to meet this one to hear that they are others
+            self._check_alike([found == mark or (found == 0 and size > 0) for size, found in received])
+            sizes = [size for size, _ in received]
             into = Segments(torch.empty(sum(sizes), dtype=torch.uint8), sizes)
             out = Segments(payload.repeat(self.world_size), own_sizes)
             self._exchange_rounds(into, out, max(sizes), deadline)
@@ -388,6 +394,11 @@ class Communicator(Membership):
         lengths = [8 * send.shape[1]] * self.world_size
         self._exchange(Segments(byte_view(recv), lengths), Segments(byte_view(send), lengths), deadline)
         return recv.tolist()
+
+    def _check_alike(self, alike: list[bool]) -> None:
+        """Raise when what a rank has sent, by rank, is not of this collective."""
+        if not all(alike):
+            raise AstrayError(self.run_ranks[alike.index(False)])
 
     def _exchange_rounds(self, into: Segments, out: Segments, longest_bytes: int, deadline: Deadline) -> None:
         """Exchange segments in as many rounds as the group's longest message needs.

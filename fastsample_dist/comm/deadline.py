@@ -29,6 +29,13 @@ class DeadlineError(CollectiveError):
         )
 
 
+class AstrayError(CollectiveError):
+    """Another rank has entered another collective than this one."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"failed: rank {rank} is in another one; all ranks must make the same calls in the same order")
+
+
 class Deadline:
     """The moment until which one collective, with all its rounds, may take.
 

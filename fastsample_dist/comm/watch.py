@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from fastsample_dist.comm.board import Status, StatusBoard
-from fastsample_dist.comm.deadline import CollectiveError, Deadline, DeadlineError, PeerLostError
+from fastsample_dist.comm.deadline import AstrayError, CollectiveError, Deadline, DeadlineError, PeerLostError
 from fastsample_dist.comm.names import rank_names
 from fastsample_dist.comm.trace import Trace
 from fastsample_dist.device.clock import Clock
@@ -91,10 +91,13 @@ class Watch:
     def diagnosis(self, error: CollectiveError, deadline: Deadline) -> str:
         """Who is missing, as the end of an error's message; after a deadline the table of all ranks goes to the log."""
         board = self._run.board
-        if board is None or not isinstance(error, (DeadlineError, PeerLostError)):
+        if board is None or not isinstance(error, (AstrayError, DeadlineError, PeerLostError)):
             return ""
         found, now_s = board.read(self.lane, self._ranks), time.time()
         own = found[self._rank]
+        if isinstance(error, AstrayError):
+            astray = "" if isinstance(own, str) else _elsewhere(found, own)
+            return astray and f" ({astray})"
         lost = isinstance(error, PeerLostError)
         ended = [] if isinstance(own, str) else board.ended(self._ranks, ENDS_WITHIN_S if lost else 0.0)
         if lost:

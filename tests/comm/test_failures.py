@@ -168,6 +168,36 @@ def test_files_that_this_process_may_not_open_are_not_taken_for_a_peer_that_ende
     assert str(error) == said
 
 
+MIXED = [
+    (
+        "all_gather of split",
+        "all_gather of checkpoint",
+        lambda comm: comm.all_gather_object(None, purpose="checkpoint"),
+    ),
+    ("all_gather of split", "all_to_all of counts", lambda comm: comm.plan_rows([0, 0])),
+    ("all_to_all of counts", "all_gather of checkpoint", lambda comm: comm.all_gather_object(1, purpose="checkpoint")),
+]
+
+
+def in_different_calls(ctx) -> list[str]:
+    """Rank 1 makes another collective of the same size than rank 0, on a communicator of its own each time."""
+    comms = [ctx.comm.duplicate() for _ in MIXED]
+    return [
+        error_of(COLLECTIVES[what] if ctx.rank == 0 else other, comm)[0]
+        for (what, _, other), comm in zip(MIXED, comms, strict=True)
+    ]
+
+
+def test_ranks_in_different_collectives_of_one_size_name_both():
+    of_ranks = run_distributed(2, in_different_calls)
+    for (*calls, _), *found in zip(MIXED, *of_ranks, strict=True):
+        for rank, said in enumerate(found):
+            assert said.startswith(
+                f"rank {rank}, outside a step: {calls[rank]} failed: rank {1 - rank} is in another one"
+            )
+            assert said.endswith(f"(rank {1 - rank} makes another collective instead: {calls[1 - rank]}).")
+
+
 def raise_on_one(ctx):
     ctx.comm.barrier()
     if ctx.rank == 1:
