@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.batch_loader import BatchLoader
-from fastsample_dist.pipeline.data import agree
 from fastsample_dist.pipeline.position import PURPOSE, SEEDS, LoaderPosition
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.callbacks import Callback, EpochReport, Meeting, Run
@@ -138,9 +138,11 @@ class Checkpointer(Callback):
         Returns:
           What it resumes from; None: it starts afresh.
         Raises:
-          ValueError: on all ranks: the directory cannot be written or holds another run's checkpoints, none of them is
-            valid, or the one to resume from is of another partition, model, optimizer or options.
+          ValueError: on all ranks: they differ in `every`, the directory cannot be written or holds another run's
+            checkpoints, none of them is valid, or the one to resume from is of another partition, model, optimizer or
+            options.
         """
+        agree_on(self._ctx.comm, "Checkpointer", {"every": self._settings.every})
         found = agree(self._ctx, lambda: self._choose(resume, attempt) if self._ctx.rank == 0 else None)
         shared = broadcast_state(self._ctx.comm, found and {"path": str(found[0]), "content": found[1]})
         self._begun = True

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fastsample_dist.comm.agree import agree
+from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import own_parts
 from fastsample_dist.pipeline.position import PURPOSE, LoaderPosition
@@ -47,7 +47,7 @@ class SkipGramCheckpointer:
     Attributes:
       so_far: of the epoch under way, what was done before the run was resumed: pairs and loss on rank 0 alone.
     Raises:
-      ValueError: `every` is below 1; a directory that cannot be written (on all ranks).
+      ValueError: `every` is below 1, or not the same on all ranks; a directory that cannot be written (on all ranks).
     """
 
     def __init__(self, model: SkipGram, loader: WalkLoader, directory: str | Path, every: int | None = None) -> None:
@@ -62,6 +62,7 @@ class SkipGramCheckpointer:
         self._part_files = {part: CheckpointFiles(self._directory / f"part-{part}", keep=None) for part in parts}
         self._named_step = -1  # on rank 0, of the checkpoint that the run's file names; -1: there is none
         agree(self._ctx, self._prepare)
+        agree_on(self._ctx.comm, "SkipGramCheckpointer", {"every": every})
 
     def begin(self) -> int | None:
         """Resume from the newest checkpoint, if there is one.

@@ -273,6 +273,18 @@ def test_a_refusal_reaches_all_ranks(task4, tmp_path):
     assert errors[0] == errors[1] and "holds checkpoints already" in errors[0]
 
 
+def refused_interval(ctx, path, directory):
+    return refusal(ctx, path, directory, every=2 + ctx.rank)
+
+
+def test_ranks_that_would_save_after_other_steps_are_refused(task4, tmp_path):
+    errors = run_distributed(2, refused_interval, args=(task4.path, tmp_path))
+    assert (
+        errors
+        == ["Checkpointer: ranks differ in every: 2 on rank 0; 3 on rank 1; start all ranks with the same options."] * 2
+    )
+
+
 @pytest.mark.parametrize("name", ["every", "keep"])
 @pytest.mark.parametrize("value", [0, 2.5, "3", True])
 def test_intervals_and_numbers_that_are_no_whole_ones_are_refused(tmp_path, name, value):

@@ -330,6 +330,17 @@ def test_ranks_with_other_options_are_refused(drawn):
     assert run_distributed(2, other_options, args=(drawn.path,)) == [True, True]
 
 
+def other_intervals(ctx, path, folder):
+    _, loader, model = make(ctx, path)
+    with pytest.raises(ValueError, match="SkipGramCheckpointer: ranks differ in every: 2 on rank 0; None on rank 1"):
+        SkipGramCheckpointer(model, loader, folder, every=None if ctx.rank else 2)
+    return True
+
+
+def test_ranks_that_would_save_after_other_steps_are_refused(drawn, tmp_path):
+    assert run_distributed(2, other_intervals, args=(drawn.path, tmp_path)) == [True, True]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
