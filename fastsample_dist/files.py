@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -180,3 +180,18 @@ def check_writable(option: str, file: Path) -> None:
             return
     except OSError as error:
         raise ValueError(f"{option} {file} cannot be written ({error.strerror}); pass another file name.") from error
+
+
+def check_separate(files: Iterable[tuple[str, Path]]) -> None:
+    """Refuse two options that name one file, which would hold what was written last alone.
+
+    Args:
+      files: (option, file that it writes or reads), of options that were given.
+    Raises:
+      ValueError: with both options and the file.
+    """
+    options: dict[Path, str] = {}
+    for option, file in files:
+        earlier = options.setdefault(file.resolve(), option)
+        if earlier is not option:
+            raise ValueError(f"{earlier} and {option} are both {file}; pass two names.")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fastsample_dist.files import check_writable
+from fastsample_dist.files import check_separate, check_writable
 from fastsample_dist.graph.storage import read_manifest
 from fastsample_dist.memory_sizes import resident_bytes
 from fastsample_dist.page import require_matplotlib
@@ -52,8 +52,7 @@ def run_inspect(args: argparse.Namespace, progress: Progress) -> tuple[int, dict
     if args.html:
         require_matplotlib("--html", "--json")
         check_writable("--html", Path(args.html))
-        if args.json and Path(args.json).resolve() == Path(args.html).resolve():
-            raise ValueError(f"--json and --html are both {args.html}; pass two names.")
+        check_separate((option, Path(file)) for option, file in (("--json", args.json), ("--html", args.html)) if file)
     report = make_report(args.inspect, options, progress)
     print_report(report)
     if "traffic" in report:

@@ -18,6 +18,7 @@ import pytest
 
 from fastsample_dist.bench.graphs import work_folder
 from fastsample_dist.files import (
+    check_separate,
     check_writable,
     complete_file,
     locked_folder,
@@ -113,6 +114,13 @@ def test_a_pipe_is_refused_and_stays(tmp_path):
     with pytest.raises(ValueError, match="--json .*pipe.* a device or a pipe.*pass"):
         check_writable("--json", tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_two_options_for_one_file_are_refused(tmp_path):
+    (tmp_path / "link.json").symlink_to("out.json")
+    check_separate([("--json", tmp_path / "out.json"), ("--jsonl", tmp_path / "out.jsonl")])
+    with pytest.raises(ValueError, match=r"^--json and --report are both \S+/link.json; pass two names.$"):
+        check_separate([("--json", tmp_path / "out.json"), ("--report", tmp_path / "link.json")])
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -26,7 +26,7 @@ from fastsample_dist.comm.context import FORWARD_S, DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.command import Parser, count, fanout_list, one_line
 from fastsample_dist.device.allocator import reuse_freed_memory
-from fastsample_dist.files import check_writable, write_text
+from fastsample_dist.files import check_separate, check_writable, write_text
 from fastsample_dist.page import require_matplotlib
 from fastsample_dist.pipeline.tasks import RolesError
 from fastsample_dist.train.config import CHOICES, TrainConfig, option
@@ -179,10 +179,11 @@ def write_page(options: PageOptions) -> None:
     """Make the page of an earlier run.
 
     Raises:
-      ValueError: the page cannot be written; the records cannot be read, or are damaged.
+      ValueError: the page cannot be written, or would replace the records; these cannot be read, or are damaged.
       ImportError: matplotlib is not installed.
     """
     require_matplotlib("--report", "--jsonl")
+    check_separate([("--from-jsonl", options.from_jsonl), ("--report", options.report)])
     check_writable("--report", options.report)
     write_text(options.report, render_page(read_records(options.from_jsonl)))
 

@@ -23,7 +23,7 @@ from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.trace import Trace
-from fastsample_dist.files import check_writable, write_json, write_text
+from fastsample_dist.files import check_separate, check_writable, write_json, write_text
 from fastsample_dist.ops.sample_methods import METHODS
 from fastsample_dist.page import require_matplotlib
 from fastsample_dist.pipeline.batch_loader import BatchLoader
@@ -225,11 +225,13 @@ def set_threads(threads: int | None, ctx: DistContext) -> int:
 
 def check_outputs(config: TrainConfig) -> None:
     """All files that the options name."""
-    for name in ("json", "jsonl", "report", "trace", "save_model"):
-        if getattr(config, name) is not None:
-            check_writable(option(name), getattr(config, name))
+    names = ("json", "jsonl", "report", "trace", "save_model")
+    files = [(option(name), getattr(config, name)) for name in names if getattr(config, name) is not None]
     if config.save_model is not None:
-        check_writable("--save-model", description_of(config.save_model))
+        files.append(("the description of --save-model", description_of(config.save_model)))
+    check_separate(files)
+    for name, file in files:
+        check_writable(name, file)
     if config.report is not None:
         try:
             require_matplotlib("--report", "--jsonl")

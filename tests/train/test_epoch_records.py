@@ -222,3 +222,11 @@ def test_without_matplotlib_one_line_names_the_extra_before_the_work(main, tmp_p
     text = refusal(capsys)
     assert "--report draws with matplotlib" in text and "pip install fastsample_dist[report], or take --jsonl" in text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_does_not_replace_the_records_that_it_is_made_of(main, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="the page is drawn with matplotlib, which is not installed")
+    (tmp_path / "run.jsonl").write_text("records")
+    assert main("--from-jsonl", tmp_path / "run.jsonl", "--report", tmp_path / "run.jsonl") == 1
+    assert f"--from-jsonl and --report are both {tmp_path}/run.jsonl; pass two names." in refusal(capsys)
+    assert (tmp_path / "run.jsonl").read_text() == "records"

@@ -76,6 +76,24 @@ def test_the_directory_for_tensorboard_is_refused_with_its_option(unmeasured, ct
         fsd.train.run(fsd.train.TrainConfig(**unmeasured, tensorboard=tmp_path / "file"), ctx)
 
 
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ({"json": "run", "jsonl": "run"}, "--json and --jsonl are both run; pass two names"),
+        (
+            {"json": "model.json", "save_model": "model"},
+            "--json and the description of --save-model are both model.json; pass two names",
+        ),
+    ],
+)
+def test_two_results_for_one_file_are_refused_before_the_work(unmeasured, ctx, tmp_path, monkeypatch, results, message):
+    """One would replace the other: a saved model without its description cannot be loaded."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        fsd.train.run(fsd.train.TrainConfig(**unmeasured, **results), ctx)
+    assert list(tmp_path.glob("*run*")) + list(tmp_path.glob("model*")) == []
+
+
 def test_a_run_that_measures_nothing_needs_a_train_split_alone(unmeasured, ctx):
     report = fsd.train.run(fsd.train.TrainConfig(**unmeasured, eval_every=0), ctx).report
     assert len(report["epochs"]) == 1 and report["val_acc"] is None

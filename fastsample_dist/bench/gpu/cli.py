@@ -28,7 +28,7 @@ from fastsample_dist.bench.graphs import GraphSource, work_folder
 from fastsample_dist.bench.options import add_drawing
 from fastsample_dist.bench.peers import Baseline
 from fastsample_dist.bench.screen import Screen
-from fastsample_dist.files import check_writable, write_json, write_text
+from fastsample_dist.files import check_separate, check_writable, write_json, write_text
 from fastsample_dist.graph.csc import CSCGraph
 
 PARTS = ("sampling", "gather", "aggregate", "walk", "epoch")
@@ -116,9 +116,11 @@ def run(args: argparse.Namespace, make_device: Callable[[], GpuDevice] = GpuDevi
     if args.trials < MIN_TRIALS:
         raise ValueError(f"--trials is {args.trials}; expected at least {MIN_TRIALS}.")
     _baselines(args)
-    for option, file in (("--markdown", args.markdown), ("--resume", args.resume)):
-        if file is not None:
-            check_writable(option, file)
+    named = (("--json", args.json), ("--markdown", args.markdown), ("--resume", args.resume))
+    files = [(option, file) for option, file in named if file is not None]
+    check_separate(files)
+    for option, file in files:
+        check_writable(option, file)
     device = make_device()
     with work_folder(args.work) as work:
         results, lines = _measure(args, device, work, Screen(stderr=True).progress)
