@@ -49,6 +49,14 @@ def test_bad_attributes_of_an_object_are_named():
         interop.pyg.from_data(Attributes(attributes))
 
 
+def test_undirected_is_a_truth_value():
+    """A text such as "no", which is true, would add every edge's reverse."""
+    attributes = Attributes(pyg_attributes(draw_graph()))
+    assert interop.pyg.from_data(attributes, undirected=np.bool_(True)).undirected is True
+    with pytest.raises(ValueError, match=r"^undirected is 'no'; expected True or False\.$"):
+        interop.pyg.from_data(attributes, undirected="no")
+
+
 @pytest.fixture
 def pyg_data():
     """The torch_geometric.data module; skips where it is missing."""

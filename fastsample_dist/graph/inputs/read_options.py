@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fastsample_dist.graph.inputs.edge_options import EdgeListOptions
 from fastsample_dist.graph.inputs.scratch import Scratch
+from fastsample_dist.ops import checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,8 @@ class ReadOptions:
       edges: how the rows of an edge list are to be read; goes with format edgelist alone.
       room_bytes: memory that reading may take beside what the process holds; None: not limited. What is read in pieces
         or mapped is not counted.
+    Raises:
+      ValueError: an `undirected` that is no truth value.
     """
 
     undirected: bool | None = None
@@ -31,3 +34,8 @@ class ReadOptions:
     on_bytes: Callable[[int], None] = lambda count: None
     edges: EdgeListOptions = field(default_factory=EdgeListOptions)
     room_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "undirected", checks.plain(self.undirected))
+        if self.undirected is not None:
+            checks.flag("undirected", self.undirected)
