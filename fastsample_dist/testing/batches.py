@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from fastsample_dist.graph.csc import CSCGraph
-from fastsample_dist.ops import SampleSpec
+from fastsample_dist.ops import SampleSpec, checks
 from fastsample_dist.ops.reference import RowLaw
 
 SampleFunction = Callable[[Tensor, int], Any]
@@ -211,8 +211,10 @@ class EdgeClasses:
 
 
 def _read_layer(mfg: Any, dst_nodes: np.ndarray, step: int, hop: int) -> HopEdges:
-    indptr, indices, src_nodes = (_array(getattr(mfg, name)) for name in ("indptr", "indices", "src_nodes"))
-    num_dst = int(mfg.num_dst)
+    indptr, indices, src_nodes = (_column(mfg, name, step, hop) for name in ("indptr", "indices", "src_nodes"))
+    num_dst = checks.plain(getattr(mfg, "num_dst", None))
+    if type(num_dst) is not int:
+        fail(step, hop, f"num_dst is {num_dst!r}; expected an integer.")
     if num_dst != dst_nodes.size or indptr.shape != (num_dst + 1,):
         text = f"num_dst is {num_dst} and indptr has shape {indptr.shape}"
         fail(step, hop, f"{text}; expected {dst_nodes.size} destinations and one offset more.")
@@ -223,9 +225,8 @@ def _read_layer(mfg: Any, dst_nodes: np.ndarray, step: int, hop: int) -> HopEdge
         fail(
             step, hop, f"indptr runs from {indptr[0]} to {indptr[-1]}; expected 0 to {indices.size}, never decreasing."
         )
-    edge_ids = getattr(mfg, "edge_ids", None)
+    edge_ids = None if getattr(mfg, "edge_ids", None) is None else _column(mfg, "edge_ids", step, hop)
     dst = np.repeat(np.arange(num_dst), counts)
-    edge_ids = None if edge_ids is None else _array(edge_ids)
     return HopEdges(step, hop, indptr, indices, src_nodes, dst, edge_ids)
 
 
@@ -247,6 +248,16 @@ def _check_order(layer: HopEdges) -> None:
         late, early = layer.src_nodes[local[new][falls[0]]], layer.src_nodes[local[new][falls[0] + 1]]
         text = f"node {late} comes before node {early} in src_nodes"
         fail(layer.step, layer.hop, f"{text} but appears after it in the edge list; expected order of appearance.")
+
+
+def _column(mfg: Any, name: str, step: int, hop: int) -> np.ndarray:
+    """One of an MFG's columns of numbers, int64 [n]."""
+    values = getattr(mfg, name, None)
+    array = np.zeros(0, dtype=np.int64) if isinstance(values, list | tuple) and not values else _array(values)
+    if array.ndim != 1 or array.dtype != np.int64:
+        found = f"of {array.dtype} and shape {array.shape}" if array.ndim else f"a {type(values).__name__}"
+        fail(step, hop, f"{name} is {found}; expected integers of shape (n,).")
+    return array
 
 
 def _array(values: Tensor | Sequence[int]) -> np.ndarray:

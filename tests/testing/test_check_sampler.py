@@ -4,9 +4,12 @@ The wrong samplers are plain Python on tests/testing/samplers.py. Their random n
 same every time; accepted ones are accepted at a false-alarm rate of 1e-6 each.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fastsample_dist import CSCGraph, LaborSampler, NeighborSampler, ops
 from fastsample_dist.testing import Independent, Replaced, check_sampler, conformance_graph
@@ -258,6 +261,42 @@ def test_a_sampler_without_a_key_is_found_and_passes_as_unkeyed():
     with pytest.raises(AssertionError, match="two batches of the same seeds and step differ"):
         check_plain(floyd, frame=frame)
     check_plain(floyd, frame=frame, keyed=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("src_nodes", Tensor.float, r"src_nodes is of float32 and shape \(\d+,\); expected integers of shape \(n,\)"),
+        ("indptr", Tensor.double, r"indptr is of float64 and shape \(\d+,\)"),
+        ("indices", lambda column: column.view(1, -1), r"indices is of int64 and shape \(1, \d+\)"),
+        ("edge_ids", Tensor.float, r"edge_ids is of float32"),
+        ("indices", lambda column: None, "indices is a NoneType; expected integers"),
+        ("num_dst", float, r"num_dst is \d+\.0; expected an integer\."),
+    ],
+    ids=["float ids", "float offsets", "a matrix", "float edge ids", "nothing", "a float number"],
+)
+def test_columns_that_are_no_integers_are_found(name, wrong, message):
+    sampler = NeighborSampler.from_spec(GRAPH, ops.SampleSpec(fanouts=(2,), edge_ids=True))
+
+    def sample(seeds, step):
+        [mfg] = sampler.sample(seeds, step).mfgs
+        columns = {each: getattr(mfg, each) for each in ("indptr", "indices", "src_nodes", "num_dst", "edge_ids")}
+        return SimpleNamespace(mfgs=[SimpleNamespace(**columns | {name: wrong(columns[name])})])
+
+    with pytest.raises(AssertionError, match=rf"^step 0, hop 0: {message}"):
+        check_sampler(sample, GRAPH, fanouts=[2], edge_ids=True, trials=2)
+
+
+def test_columns_may_be_lists():
+    """Also empty ones, which hold no integer."""
+    sampler = NeighborSampler(GRAPH, [2])
+
+    def sample(seeds, step):
+        [mfg] = sampler.sample(seeds, step).mfgs
+        columns = {each: getattr(mfg, each).tolist() for each in ("indptr", "indices", "src_nodes")}
+        return SimpleNamespace(mfgs=[SimpleNamespace(**columns, num_dst=mfg.num_dst)])
+
+    assert check_sampler(sample, GRAPH, fanouts=[2], trials=20).num_trials == 20
 
 
 def test_a_sampler_that_returns_no_batch_is_found():
