@@ -86,10 +86,17 @@ def with_script(args: argparse.Namespace) -> argparse.Namespace:
     """
     if args.script is None:
         return args
-    parser = cl.Parser(prog="--script", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser = cl.Parser(prog=PROGRAM, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name, how in (*TAKEN.items(), *COMPARED.items()):
         parser.add_argument(f"--{name}", **how)
-    given, _ = parser.parse_known_args(shlex.split(args.script))
+    try:
+        words = shlex.split(args.script)
+    except ValueError as error:
+        raise ValueError(f"--script is {args.script!r}: {error}; close it.") from error
+    try:
+        given, _ = parser.parse_known_args(words)
+    except ValueError as error:
+        raise ValueError(f"--script is {args.script!r}: {error}") from error
     found = {**vars(args), **vars(given)}
     sampler, layers = found.pop("sampler", UNIFORM), found.pop("layers", len(found["fanouts"]))
     if sampler != UNIFORM:

@@ -177,6 +177,15 @@ def test_without_labels_only_batches_are_compared(forked_ranks, tmp_path, capsys
         (("--seed", "-1"), "rng_seed is -1"),
         (("--script", "train_sage.py --model foo"), "argument --model: invalid choice: 'foo'"),
         (
+            ("--script", "train_sage.py --heads 0"),
+            "--script is 'train_sage.py --heads 0': argument --heads: must be an integer >= 1, not '0'; see "
+            "fastsample-verify --help.",
+        ),
+        (
+            ("--script", "train_sage.py --model 'gat"),
+            """--script is "train_sage.py --model 'gat": No closing quotation; close it.""",
+        ),
+        (
             ("--script", "train_sage.py --sampler labor"),
             "--script has --sampler labor, but only --sampler uniform is",
         ),
