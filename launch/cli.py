@@ -33,6 +33,7 @@ from fastsample_dist.launch.screen import Screen
 from fastsample_dist.launch.writer import Writer
 
 PROGRAM = "fastsample-launch"
+SSH = "ssh"
 SSH_FAILED, NOT_FOUND = 255, 127
 PORTS = range(20000, 30000)  # below the ports that systems give to outgoing connections
 _EPILOG = """examples:
@@ -96,6 +97,16 @@ def _ssh_setting(text: str) -> str:
     return text
 
 
+def _program(text: str) -> tuple[str, ...]:
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation that does not end
+        words = []
+    if not words:
+        raise argparse.ArgumentTypeError(f"must be a program such as ssh, not {text!r}")
+    return tuple(words)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The command's options, without the script."""
     parser = _Parser(
@@ -121,7 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--grace-s", metavar="S", type=_seconds, default=5.0, help="from asking to killing (default: %(default)g)")
     add("--python", metavar="PATH", default=sys.executable, help="interpreter on every host (default: this one)")
     add("--master-port", metavar="P", type=_port, help="where ranks of several hosts meet (default: drawn at random)")
-    add("--ssh", metavar="PROGRAM", default="ssh", help="what reaches a host (default: %(default)s)")
+    add("--ssh", metavar="PROGRAM", type=_program, default=SSH, help="what reaches a host (default: %(default)s)")
     add("--ssh-option", metavar="NAME=VALUE", type=_ssh_setting, action="append", default=[], help="as after ssh's -o")
     add("--verbose", action="store_true", help="show all output of torchrun's agent and mpirun")
     add("--json", metavar="FILE", help="write what was started and how each host ended")
@@ -169,12 +180,12 @@ def _check_arguments(args: argparse.Namespace) -> None:
         for name in ("copy_parts", "master_port", "ssh_option"):
             if getattr(args, name):
                 raise UsageError(f"--{name.replace('_', '-')} goes with --hosts; add a hosts file or leave it out.")
+        if args.ssh != (SSH,):
+            raise UsageError("--ssh goes with --hosts; add a hosts file or leave it out.")
         if args.nproc is None:
             raise UsageError("--nproc is missing; pass the number of ranks, or --hosts FILE.")
     if args.mpi and args.max_restarts:
         raise UsageError("--max-restarts goes with torchrun's agent, mpirun restarts nothing; leave out either.")
-    if not shlex.split(args.ssh):
-        raise UsageError("--ssh is empty; expected a program such as ssh.")
 
 
 def _launch(args: argparse.Namespace) -> int:
@@ -238,7 +249,7 @@ def _options(args: argparse.Namespace, layout: Sequence[HostRanks] | None) -> La
         oversubscribe=layout is None and nproc > (os.cpu_count() or 1),
         max_restarts=args.max_restarts,
         grace_s=args.grace_s,
-        ssh=tuple(shlex.split(args.ssh)),
+        ssh=args.ssh,
         ssh_options=tuple(args.ssh_option),
         master_port=args.master_port or random.SystemRandom().choice(PORTS),
     )

@@ -52,7 +52,15 @@ def run(capsys, *words):
             ["--hosts", "hosts", "--ssh-option=-p", "--", "t.py"],
             "argument --ssh-option: must be NAME=VALUE as after",
         ),
-        (["--hosts", "hosts", "--ssh", "", "--", "t.py"], "--ssh is empty; expected a program such as ssh."),
+        (
+            ["--nproc", "1", "--ssh", "ssh -v", "--", "t.py"],
+            "--ssh goes with --hosts; add a hosts file or leave it out",
+        ),
+        (["--hosts", "hosts", "--ssh", "", "--", "t.py"], "argument --ssh: must be a program such as ssh, not ''; see"),
+        (
+            ["--hosts", "hosts", "--ssh", "ssh -i 'my key", "--", "t.py"],
+            """argument --ssh: must be a program such as ssh, not "ssh -i 'my key"; see""",
+        ),
         (
             ["--hosts", "hosts", "--master-port", "0", "--", "t.py"],
             "argument --master-port: must be a port from 1 to 65535, not '0'",
