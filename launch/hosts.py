@@ -6,6 +6,7 @@ its port belongs to DGL's server and is not used. Ranks are numbered host by hos
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,9 +79,20 @@ def parse_hosts(text: str, name: str = "hosts") -> list[HostEntry]:
     return hosts
 
 
+def _may_have_colons(address: str) -> bool:
+    """Whether an address has no colon or is of IPv6: "host:4" is neither a host with slots nor one with a port."""
+    if ":" not in address:
+        return True
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return True
+
+
 def _parse_line(words: list[str], place: str, number: int) -> HostEntry:
     target, options = words[0], words[1:]
-    if not _ADDRESS.fullmatch(target):
+    if not _ADDRESS.fullmatch(target) or not _may_have_colons(target.rpartition("@")[2]):
         raise ValueError(f'{place}: {target!r} is not an address; expected "address [slots=N]".')
     if not options:
         return HostEntry(target, None, number)

@@ -32,6 +32,7 @@ def test_address_is_the_target_without_its_user():
         ("a slots=1 slots=2", "f:1: 'slots=1 slots=2' after a is not understood"),
         ("-oProxyCommand=x", "f:1: '-oProxyCommand=x' is not an address"),
         ("a;b", "f:1: 'a;b' is not an address"),
+        ("me@node1:4", "f:1: 'me@node1:4' is not an address; expected \"address [slots=N]\"."),
         ("a\n\nme@a slots=2", "f:3: a was named on line 1 already; give a host one line, with slots=N for N ranks."),
         ("# nothing\n\n", 'f names no host; expected one "address [slots=N]" a line.'),
     ],
