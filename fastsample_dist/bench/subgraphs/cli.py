@@ -23,11 +23,23 @@ from fastsample_dist.bench.subgraphs.peers import IPDPS19, check_packages, progr
 from fastsample_dist.bench.subgraphs.verify import verify
 from fastsample_dist.sampling.subgraph_spec import DASHBOARD, SubgraphSpec
 
+NO_CLIP = -1
 EXAMPLES = """examples:
   fastsample-bench subgraphs --graph rmat:18:16 --verify --baseline dgl --baseline pyg --baseline ipdps19=DIR
   fastsample-bench subgraphs --graph parts --method frontier --eta 2 --clip 30 --json subgraphs.json
   fastsample-bench subgraphs --graph parts --layers 2,4,6,8
 """
+
+
+def _clips(text: str) -> tuple[int, ...]:
+    """Argument type: "-1,30" -> (-1, 30): degrees, or -1."""
+    try:
+        clips = tuple(int(item) for item in text.split(","))
+    except ValueError:
+        clips = (0,)
+    if not all(clip == NO_CLIP or clip >= 1 for clip in clips):
+        raise argparse.ArgumentTypeError(f"must be a list of degrees >= 1, or -1, such as -1,30, not {text!r}")
+    return clips
 
 
 def add_command(commands: argparse._SubParsersAction) -> None:
@@ -47,7 +59,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--frontier-size", type=cl.count, default=1000, help="walkers of a frontier (default: %(default)s)")
     add("--eta", type=float, action="append", default=[], help="of dashboards; may be repeated (default: 1.5, 2, 3)")
     add(
-        "--clip", type=cl.fanout_list, default=(-1, 30), metavar="D,D,...",
+        "--clip", type=_clips, default=(NO_CLIP, 30), metavar="D,D,...",
         help="degrees count as at most D for dashboards and sums, -1: no clip (default: --clip=-1,30)",
     )  # fmt: skip
     add("--threads", type=cl.counts, default=(1, 2), help="of the pools (default: 1,2)")
@@ -111,7 +123,7 @@ def _options(args: argparse.Namespace, source: GraphSource) -> SubgraphOptions:
         source=source,
         cases=tuple(SubgraphCase(method=name, **sizes) for name in dict.fromkeys(args.method or METHODS)),
         etas=tuple(dict.fromkeys(args.eta or (1.5, 2.0, 3.0))),
-        clips=tuple(None if clip < 0 else clip for clip in dict.fromkeys(args.clip)),
+        clips=tuple(None if clip == NO_CLIP else clip for clip in dict.fromkeys(args.clip)),
         threads=tuple(dict.fromkeys(args.threads)), trials=args.trials, rng_seed=args.seed,
         baselines=tuple(dict.fromkeys(Baseline.parse(text, IPDPS19) for text in args.baseline)),
     )  # fmt: skip

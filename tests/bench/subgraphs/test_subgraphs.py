@@ -135,6 +135,9 @@ def test_steps_that_train_no_node_are_refused(task, capsys):
         (("--baseline", "ipdps19=/nowhere"), "frontier is not there; pass the directory of a program"),
         (("--budget", "10"), "frontier_size is 1000 but budget is 10"),
         (("--eta", "1"), "eta is 1.0; expected a finite number above 1"),
+        (("--clip=-2,30",), "argument --clip: must be a list of degrees >= 1, or -1, such as -1,30, not '-2,30'; see"),
+        (("--clip", "0"), "argument --clip: must be a list of degrees >= 1, or -1, such as -1,30, not '0'; see"),
+        (("--clip", ""), "argument --clip: must be a list of degrees >= 1, or -1, such as -1,30, not ''; see"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(graph_path, capsys, words, message):
