@@ -190,6 +190,13 @@ def test_a_folder_that_cannot_be_locked_is_named_and_removed(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_that_a_benchmark_cannot_make_is_refused_with_its_option(tmp_path):
+    (tmp_path / "file").touch()
+    message = r"^--work \S+/file cannot be written \(File exists\); pass another directory\.$"
+    with pytest.raises(ValueError, match=message), work_folder(tmp_path / "file"):
+        pass
+
+
 def test_a_benchmark_removes_what_killed_ones_left(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left = kill_one(tmp_path).rename(tmp_path / "fastsample-bench-1")

@@ -30,6 +30,7 @@ from fastsample_dist.graph.storage import load_topology
 from fastsample_dist.pipeline.data import DistData
 from fastsample_dist.testing.jobs import own_environment
 from fastsample_dist.testing.supervisor import last_line, run_process
+from fastsample_dist.train.saved import check_directory
 
 FOLDER_PREFIX = "fastsample-bench-"  # of temporary work folders
 DEBIAN = "debian"
@@ -232,13 +233,16 @@ def work_folder(work: Path | None) -> Iterator[Path]:
     """The directory for what is generated: `work`, made if it is missing, or a temporary one for the block.
 
     Temporary ones that killed benchmarks have left are removed first.
+
+    Raises:
+      ValueError: `work` cannot be made or written.
     """
     if work is None:
         remove_stale(FOLDER_PREFIX)
         with locked_folder(FOLDER_PREFIX) as folder:
             yield folder
         return
-    work.mkdir(parents=True, exist_ok=True)
+    check_directory("--work", work)
     yield work
 
 
