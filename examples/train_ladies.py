@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 
 import fastsample_dist as fsd
+from fastsample_dist.comm.agree import agree
+from fastsample_dist.files import check_writable
 from fastsample_dist.sampling import transit
 from fastsample_dist.train.cli import leave_refused
 from fastsample_dist.train.inference import layerwise, measure
@@ -28,6 +30,8 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def train(args: argparse.Namespace, ctx: fsd.DistContext) -> None:
     """Train, and print the accuracies."""
+    if args.json is not None:  # rank 0 writes it
+        agree(ctx, lambda: check_writable("--json", args.json) if ctx.rank == 0 else None)
     layers = args.fanouts if args.sampler == "neighbor" else args.sizes
     app = {"ladies": transit.LADIES, "fastgcn": transit.FastGCN, "neighbor": lambda fanouts: None}[args.sampler](layers)
     data = fsd.DistData.load(args.parts, ctx)

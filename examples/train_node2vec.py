@@ -8,11 +8,14 @@ decay is the one with the best accuracy on the val nodes. It sees the embeddings
 """
 
 import argparse
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 import fastsample_dist as fsd
+from fastsample_dist.comm.agree import agree
+from fastsample_dist.files import check_writable
 from fastsample_dist.sampling import transit
 from fastsample_dist.train.cli import leave_refused
 
@@ -32,7 +35,7 @@ def arguments():
     parser.add_argument("--batch-size", type=int, default=512, help="walks per part and step")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--checkpoint", metavar="DIR", help="save every epoch there; resume from what is there")
-    parser.add_argument("--save", metavar="FILE", default="embeddings.npy", help=".npy by original id")
+    parser.add_argument("--save", metavar="FILE", type=Path, default="embeddings.npy", help=".npy by original id")
     return parser.parse_args()
 
 
@@ -87,6 +90,7 @@ def train(args, ctx):
         if ctx.rank == 0:
             print(text, flush=True)
 
+    agree(ctx, lambda: check_writable("--save", args.save) if ctx.rank == 0 else None)  # rank 0 writes it
     data = fsd.DistData.load(args.parts, ctx)
     app = transit.Node2Vec(args.walk_length, p=args.p, q=args.q)
     walks = fsd.WalkLoader(data, app, args.walks_per_node, args.batch_size, prefetch=2)

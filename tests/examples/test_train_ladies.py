@@ -46,3 +46,11 @@ def test_labels_that_are_no_classes_are_one_line(tmp_path, capsys):
     assert line == (
         f'error: {parts} has labels for multilabel; expected data.task "classification"; pass parts with classes.'
     )
+
+
+def test_results_that_cannot_be_written_are_refused_before_the_work(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT))["main"]([str(tmp_path / "parts"), "--json", str(tmp_path / "no" / "out.json")])
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --json {tmp_path}/no/out.json cannot be written (No such file or directory); pass")

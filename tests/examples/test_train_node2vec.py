@@ -65,6 +65,13 @@ def test_a_checkpoint_of_other_walks_is_refused_in_one_line(run, task):
     )
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(task):
+    refused = run_forked(1, SCRIPT, [task, *OPTIONS, "--save", task.parent / "no" / "file.npy"])
+    assert refused.returncode == 1 and refused.stdout == ""
+    expected = f"error: --save {task.parent}/no/file.npy cannot be written (No such file or directory); pass another"
+    assert refused.stderr.startswith(expected) and refused.stderr.count("\n") == 1
+
+
 def test_without_classes_there_are_embeddings_and_no_classifier(tmp_path):
     parts, file = make_targets(tmp_path, 1, "multilabel"), tmp_path / "embeddings.npy"
     finished = run_forked(1, SCRIPT, [parts, *OPTIONS, "--save", file])
