@@ -36,6 +36,7 @@ from fastsample_dist.graph import planted_command
 from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.graph.npy_files import NpyWriter
 from fastsample_dist.graph.storage import SPLITS
+from fastsample_dist.ops import checks
 
 MAX_SCALE = 31  # packed edges need 2 * scale bits of an int64
 # Temporaries of 8 MB, small beside the edges. Part of the recipe: it decides which raw draw an edge gets.
@@ -85,7 +86,7 @@ def rmat(
       CSCGraph without self-loops and duplicates, rows ascending; a good part of the nodes is isolated.
       Scale 21, edge factor 32, seed 1: 123,450,044 directed edges in half a minute and 2.4 GB.
     Raises:
-      ValueError: scale or edge_factor out of range, or probabilities that are negative or above 1 in sum.
+      ValueError: scale, edge_factor or seed out of range, or probabilities that are negative or above 1 in sum.
     Source: Chakrabarti, Zhan, Faloutsos, "R-MAT", SDM 2004; a, b, c of the Graph500 benchmark.
     """
     if not 1 <= scale <= MAX_SCALE:
@@ -95,7 +96,7 @@ def rmat(
     if min(a, b, c) < 0 or a + b + c > 1:
         raise ValueError(f"a, b, c are {a}, {b}, {c}; expected probabilities with a sum of at most 1.")
     num_nodes = 1 << scale
-    stream = np.random.PCG64(seed)
+    stream = np.random.PCG64(checks.whole("seed", seed, 0))
     new_id = _permutation(stream, num_nodes).astype(np.int64) if permute else np.arange(num_nodes, dtype=np.int64)
     thresholds = [np.uint64(round(p * 2**32)) for p in (a, a + b, a + b + c)]
     keys = np.empty(num_nodes * edge_factor, dtype=np.int64)
@@ -115,12 +116,12 @@ def random_graph(num_nodes: int, num_edges: int, seed: int) -> CSCGraph:
     Returns:
       CSCGraph with exactly num_edges edges, rows ascending.
     Raises:
-      ValueError: num_edges is negative or above num_nodes * (num_nodes - 1).
+      ValueError: num_edges is negative or above num_nodes * (num_nodes - 1), or a seed below 0.
     """
     pairs = max(0, num_nodes) * (num_nodes - 1)
     if not 0 <= num_edges <= pairs:
         raise ValueError(f"num_edges is {num_edges}; expected 0 to {pairs} for {num_nodes} nodes.")
-    stream = np.random.PCG64(seed)
+    stream = np.random.PCG64(checks.whole("seed", seed, 0))
     drop = 2 * num_edges > pairs  # dense: draw the pairs that stay out, so that rejection stays rare
     wanted = pairs - num_edges if drop else num_edges
     chosen = np.empty(0, dtype=np.int64)
@@ -157,13 +158,13 @@ def planted_communities(
     Returns:
       (graph: symmetric, no self-loops, rows ascending; task: 60 % train, 20 % val, 20 % test of all nodes).
     Raises:
-      ValueError: num_classes is below 1 or above num_nodes, or homophily is not a probability.
+      ValueError: num_classes is below 1 or above num_nodes, homophily is not a probability, or a seed below 0.
     """
     if not 1 <= num_classes <= num_nodes:
         raise ValueError(f"num_classes is {num_classes}; expected 1 to num_nodes = {num_nodes}.")
     if not 0 <= homophily <= 1:
         raise ValueError(f"homophily is {homophily}; expected a share between 0 and 1.")
-    stream = np.random.PCG64(seed)
+    stream = np.random.PCG64(checks.whole("seed", seed, 0))
     num_drawn = round(num_nodes * mean_degree / 2)
     src, anyone = _below(stream, num_drawn, num_nodes), _below(stream, num_drawn, num_nodes)
     kind = src % num_classes
@@ -192,13 +193,13 @@ def synthetic_task(graph: CSCGraph, feature_dim: int, num_classes: int, train_fr
         of the rest if that is less.
       seed: names the task.
     Raises:
-      ValueError: train_fraction is not between 0 and 1, or feature_dim or num_classes is below 1.
+      ValueError: train_fraction is not between 0 and 1, feature_dim or num_classes is below 1, or seed below 0.
     """
     if not 0 < train_fraction <= 1:
         raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0, at most 1.")
     if feature_dim < 1 or num_classes < 1:
         raise ValueError(f"feature_dim, num_classes are {feature_dim}, {num_classes}; expected 1 or more each.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(checks.whole("seed", seed, 0))
     labels = rng.integers(num_classes, size=graph.num_nodes)
     features = _labelled_features(labels, feature_dim, num_classes, 1.0, rng)
     connected = np.flatnonzero(graph.in_degrees().numpy() > 0)

@@ -146,6 +146,22 @@ def test_rmat_refuses_bad_arguments(arguments, found):
         rmat(seed=0, **arguments)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: rmat(3, 2, seed=seed),
+        lambda seed: random_graph(3, 2, seed=seed),
+        lambda seed: planted_communities(9, 3, seed=seed),
+        lambda seed: synthetic_task(random_graph(3, 2, seed=0), 3, 7, 0.5, seed=seed),
+    ],
+    ids=["rmat", "random", "planted", "task"],
+)
+def test_a_seed_that_is_none_is_named(make):
+    for seed in (-1, 1.5):
+        with pytest.raises(ValueError, match=f"^seed is {seed}; expected an integer >= 0"):
+            make(seed)
+
+
 def test_rmat_without_edges_is_a_graph_of_isolated_nodes():
     graph = rmat(3, 0, seed=0)
     assert (graph.num_nodes, graph.num_edges) == (8, 0)
