@@ -224,16 +224,17 @@ def read_meta(directory: Path) -> dict:
     return {key: meta.get(key) for key in ("name", "num_nodes", "undirected", "num_classes", "task", "node_types")}
 
 
-def check_npy_names(directory: Path, *, edges: bool = True) -> None:
+def check_npy_names(directory: Path, *, edges: bool = True, noted: bool = True) -> None:
     """Refuse a directory with a file whose name is almost that of a column.
 
     Args:
       directory: the input.
       edges: edge_index.npy is one of them; else the edges are in a list of another format.
+      noted: see `check_names`.
     Raises:
       ValueError: such a file.
     """
-    check_names(directory, (*(("edge_index",) if edges else ()), *COLUMNS, *_UNSTORED))
+    check_names(directory, (*(("edge_index",) if edges else ()), *COLUMNS, *_UNSTORED), noted=noted)
 
 
 def read_columns(directory: Path) -> dict[str, np.ndarray]:

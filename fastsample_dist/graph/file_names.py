@@ -27,12 +27,13 @@ _OTHER_NAMES = {  # what other libraries call a column
 }
 
 
-def check_names(directory: Path, columns: Sequence[str]) -> None:
+def check_names(directory: Path, columns: Sequence[str], *, noted: bool = True) -> None:
     """Refuse a file whose name is almost that of a column that is missing; note the other arrays that are left out.
 
     Args:
       directory: the input.
       columns: names of the files that would be read, without .npy.
+      noted: False where the same directory is read after this, which notes what is left out.
     Raises:
       ValueError: such a file, in one line.
     """
@@ -49,7 +50,7 @@ def check_names(directory: Path, columns: Sequence[str]) -> None:
             f"{directory}: found {file.name}, expected {meant}.npy, which is missing; "
             f"{_advice(file, stem, meant)}, or move the file elsewhere if it is something else."
         )
-    if left_out:
+    if left_out and noted:
         logger.info("%s: %s left out: not a column of the npy format", directory, ", ".join(left_out))
 
 

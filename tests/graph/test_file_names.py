@@ -79,6 +79,15 @@ def test_a_second_file_beside_the_column_is_left_out_with_a_note(tmp_path, caplo
     assert "feature.npy left out" in caplog.text
 
 
+def test_the_command_notes_it_once(tmp_path, capsys):
+    """It takes the sizes before it reads."""
+    graph = write_graph(tmp_path / "graph")
+    np.save(graph / "planted.npy", np.zeros(2))
+    words = ["--num-parts", "2", "--method", "random", "--output", str(tmp_path / "parts")]
+    assert main(["--input", str(graph), *words]) == 0
+    assert capsys.readouterr().out.count("planted.npy left out: not a column of the npy format") == 1
+
+
 def test_the_command_refuses_it(tmp_path, capsys):
     graph = write_graph(tmp_path / "graph")
     np.save(graph / "feature.npy", np.zeros((2, 3)))

@@ -190,7 +190,7 @@ def npy_sizes(path: Path, undirected: bool | None) -> GraphSizes:
     """
     assert undirected is None, "the format states its direction"
     meta = read_meta(path)
-    check_npy_names(path)
+    check_npy_names(path, noted=False)
     edges = npy_header(path / "edge_index.npy")
     if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
         raise ValueError(
@@ -269,7 +269,7 @@ def edgelist_sizes(path: Path, undirected: bool | None, options: EdgeListOptions
     options = options or EdgeListOptions()
     files = find_files(path)
     if path.is_dir():
-        check_npy_names(path, edges=False)
+        check_npy_names(path, edges=False, noted=False)
     beside = _headers(path) if path.is_dir() else {}
     meta = read_meta(path) if (path / META_NAME).is_file() else None
     is_table = files[0].suffix == ".parquet"
