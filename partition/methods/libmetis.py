@@ -105,7 +105,7 @@ class Metis:
 
 @functools.cache
 def load() -> Metis | None:
-    """libmetis, or None where cmeel-metis is not installed.
+    """libmetis, or None where cmeel-metis, or the cmeel-gklib that it needs, is not installed.
 
     Raises:
       ImportError: it is installed but cannot be loaded.

@@ -223,8 +223,8 @@ def cut_weight(parts: np.ndarray, adjacency: Adjacency) -> int:
 def _combined(request: PartitionRequest, adjacency: Adjacency) -> np.ndarray:
     pymetis = _import_pymetis()
     logger.info(
-        "cmeel-metis is not installed: METIS balances one combined weight through pymetis; "
-        "pip install cmeel-metis balances nodes, in-edges and splits each for itself."
+        "cmeel-metis with cmeel-gklib is not installed: METIS balances one combined weight through pymetis; "
+        "pip install cmeel-metis cmeel-gklib balances nodes, in-edges and splits each for itself."
     )
     dtype = np.dtype(pymetis.zero_copy_dtype())
     largest = int(np.iinfo(dtype).max)
@@ -244,9 +244,11 @@ def _combined(request: PartitionRequest, adjacency: Adjacency) -> np.ndarray:
 def _import_pymetis() -> ModuleType:
     try:
         import pymetis
+        from pymetis import zero_copy_dtype  # noqa: F401 - since 2025.2.1
     except ImportError as error:
         raise MissingPackageError(
-            f"method metis needs cmeel-metis or pymetis, and neither is there ({error}); pip install {EXTRA}"
+            f"method metis needs cmeel-metis or pymetis >= 2025.2.1, and neither is there ({error}); "
+            f"pip install {EXTRA}"
         ) from error
     return pymetis
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 
 import numpy as np
 import pytest
@@ -93,7 +95,7 @@ def test_pymetis_repeats_and_says_that_it_stands_in(monkeypatch, caplog):
     monkeypatch.setattr(libmetis, "load", lambda: None)
     first, again, other = (assigned("metis", drawn(seed=seed)) for seed in (5, 5, 6))
     assert (first == again).all() and (first != other).any()
-    assert "cmeel-metis is not installed: METIS balances one combined weight" in caplog.text
+    assert "cmeel-metis with cmeel-gklib is not installed: METIS balances one combined weight" in caplog.text
 
 
 def test_neither_package_names_the_extra_and_the_methods_that_work(monkeypatch):
@@ -102,6 +104,13 @@ def test_neither_package_names_the_extra_and_the_methods_that_work(monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
     others = "or take --method ldg, fennel, random, range, file"
     with pytest.raises(ImportError, match=r"cmeel-metis or pymetis.*fastsample_dist\[partition\], " + others):
+        assigned("metis", drawn())
+
+
+def test_pymetis_before_2025_2_1_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(libmetis, "load", lambda: None)
+    monkeypatch.setitem(sys.modules, "pymetis", module_from_spec(ModuleSpec("pymetis", None)))  # an empty module
+    with pytest.raises(ImportError, match=r"pymetis >= 2025\.2\.1, and neither .*cannot import name 'zero_copy_dtype'"):
         assigned("metis", drawn())
 
 
