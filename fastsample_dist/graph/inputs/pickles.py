@@ -114,6 +114,7 @@ _BASICS = (  # torch 2.4 does not know all of these by itself
     _named(lambda: b"", "builtins.bytes"),
     _named(lambda *args: list(*args), "builtins.set"),
     _named(lambda *args: {}, "collections.defaultdict"),
+    dict,  # PyG 2.4 saves a defaultdict(dict)
     _named(_member, "builtins.getattr"),
 )
 

@@ -1,6 +1,7 @@
 """Attributes of Data and HeteroData: what is taken, what is left out and what is refused."""
 
 import logging
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -137,6 +138,14 @@ def test_several_graphs_are_refused(tmp_path):
     with PygPickles() as pyg:
         slices = {"x": torch.tensor([0, 30, 60])}
         torch.save((pyg_attributes(draw_graph()), slices, pyg.classes["Data"]), tmp_path / "t.pt")
+    with pytest.raises(ValueError, match=r"t\.pt holds 2 graphs; expected one"):
+        read_pyg(tmp_path / "t.pt", ReadOptions())
+
+
+def test_slices_in_a_dict_of_dicts_are_read(tmp_path):
+    """PyG 2.4 saves those of several graphs in a defaultdict(dict)."""
+    slices = defaultdict(dict, x=torch.tensor([0, 30, 60]))
+    torch.save((pyg_attributes(draw_graph()), slices), tmp_path / "t.pt")
     with pytest.raises(ValueError, match=r"t\.pt holds 2 graphs; expected one"):
         read_pyg(tmp_path / "t.pt", ReadOptions())
 
