@@ -84,7 +84,8 @@ def test_transposed_is_the_graph_of_the_turned_edge_list():
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
 def test_transposed_takes_what_it_says(weighted):
-    """By what NumPy allocates, to which sorting adds 4 bytes per edge of its own."""
+    """By what NumPy reports of what it allocates: the 4 bytes per edge that sorting takes it reports since 2.5."""
+    reported = 28 if np.lib.NumpyVersion(np.__version__) >= "2.5.0" else 24
     generator = torch.Generator().manual_seed(0)
     num_nodes, degree = 1000, 200
     num_edges = num_nodes * degree
@@ -99,7 +100,7 @@ def test_transposed_takes_what_it_says(weighted):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= 24 * num_edges + 24 * num_nodes + 20_000
+    assert peak <= reported * num_edges + 24 * num_nodes + 20_000
 
 
 def test_transposed_twice_is_the_graph():
