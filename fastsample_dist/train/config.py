@@ -190,6 +190,7 @@ class TrainConfig(PinSAGEConfig):
             raise ValueError(f"--cache-policy is {self.cache_policy} without a cache; pass --cache SIZE too.")
         if self.resume and self.checkpoint_dir is None:
             raise ValueError("--resume needs the --checkpoint-dir to resume from; see --help.")
+        self._refuse_unread()
         self.refuse_ignored(self.sampler)
         if self.replace and (self.has_subgraphs or not METHODS[self.neighbour_method].replaceable):
             raise ValueError(
@@ -246,6 +247,21 @@ class TrainConfig(PinSAGEConfig):
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not (value is None and name in optional) and not (is_number and is_right(value)):
                 raise ValueError(f"{option(name)} is {value!r}; expected {expected}.")
+
+    def _refuse_unread(self) -> None:
+        """Refuse an option that nothing reads without another."""
+        for needed, is_there, names in (
+            ("--checkpoint-dir DIR", self.checkpoint_dir is not None, ("checkpoint_every", "keep", "allow_new_lr")),
+            ("--lr-schedule step", self.lr_schedule == "step", ("lr_step", "lr_gamma")),
+            ("--model gat", self.model == "gat", ("heads",)),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                if not is_there and value != getattr(TrainConfig, name):
+                    raise ValueError(
+                        f"{option(name)} is {value!r} without {needed}, where nothing reads it; pass that too, or "
+                        "leave it out; see --help."
+                    )
 
     def _check_drawing(self) -> None:
         """Refuse what does not fit of subgraphs and of fanouts, where these are read."""
