@@ -4,8 +4,7 @@
 
 With roles ranks share the batches as tasks, and rank 0 makes the optimizer step: see factored_epoch.py.
 
-Nothing here knows the launcher, the scheme or the model: they come in through the context, the loader and the
-module.
+Nothing here knows launcher, scheme or model: they come in through the context, the loader and the module.
 """
 
 from __future__ import annotations
@@ -238,10 +237,11 @@ class Trainer:
           epochs: in all, those before `loader.epoch` included.
           callbacks: called in this order (train/callbacks.py); a Checkpointer comes last, to save what the others did.
         Raises:
-          ValueError, RuntimeError: as `run_epoch`; whatever a callback raises.
+          ValueError, RuntimeError: as `run_epoch`, and ranks that differ in the epochs; whatever a callback raises.
         """
         check_loader(loader)
         epochs = checks.whole("epochs", epochs, 0)
+        agree_on(self._ctx.comm, "Trainer.fit", {"epochs": epochs, "loader.epoch": loader.epoch})
         calls = Callbacks(callbacks, run := Run(trainer=self, loader=loader, epochs=epochs))
         with roles_named(loader), calls.closing():
             calls.begin()

@@ -216,3 +216,18 @@ def test_a_callback_that_ends_a_run_early_leaves_a_whole_report(task, ctx):
     result = fsd.train.run(config, ctx, [Recorder(end_after_epoch=1)])
     assert not result.stopped and len(result.report["epochs"]) == 2
     assert 0 < result.report["test_acc"] <= 1 and 0 < result.report["val_acc"] <= 1
+
+
+def refused_epochs(ctx, path, first):
+    trainer, loader = make_run(ctx, path, batch_size=20)
+    loader.set_epoch(first * ctx.rank)
+    with pytest.raises(ValueError) as refused:
+        trainer.fit(loader, 2 if first else 2 + ctx.rank)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("first", "differing"), [(0, "epochs: 2 on rank 0; 3"), (1, "loader.epoch: 0 on rank 0; 1")])
+def test_ranks_that_would_train_for_other_epochs_are_refused(tmp_path, first, differing):
+    path = make_task(tmp_path, 2, dtype="float32").path
+    refusal = f"Trainer.fit: ranks differ in {differing} on rank 1; start all ranks with the same options."
+    assert run_distributed(2, refused_epochs, args=(path, first)) == [refusal] * 2
