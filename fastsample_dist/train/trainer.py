@@ -403,7 +403,7 @@ class Trainer:
     def _timed_step(self, batch: MiniBatch) -> None:
         begin, meter = self._clock.mark(), self._meter
         if self._rehearse:
-            self._gradients.rehearse(lambda: self._loss(self._gradients.module, batch, batch.features))
+            self._gradients.rehearse(lambda: self._loss(self._gradients.module, batch, batch.features, together=True))
             self._rehearse = False
         facts = self._train_step(batch).to("cpu", non_blocking=True)
         computing = Lap(self._clock, begin, self._clock.mark())
@@ -424,15 +424,15 @@ class Trainer:
             for name, lap in done.others.items():
                 setattr(meter, name, getattr(meter, name) + (0.0 if lap is None else lap.seconds))
 
-    def _loss(self, module: nn.Module, batch: MiniBatch, features: Tensor) -> Tensor:
-        """This rank's share of the step's loss, by the model or by what stands for it on all ranks together."""
+    def _loss(self, module: nn.Module, batch: MiniBatch, features: Tensor, together: bool = False) -> Tensor:
+        """This rank's share of the step's loss, by the model or what stands for it; together: all ranks compute one."""
         with self._precision():
             outputs = module(batch.mfgs, features)
             check_outputs(self.model, outputs, batch.seeds.numel(), self._num_columns)
             if self._unchecked:
                 self._unchecked = False
                 check = partial(check_reduction, self._loss_fn, outputs, batch)
-                agree(self._ctx, check) if module is self._gradients.module else check()
+                agree(self._ctx, check) if together else check()
             return loss_share(self._task_loss, outputs, batch)
 
     def _train_step(self, batch: MiniBatch) -> Tensor:
@@ -442,7 +442,7 @@ class Trainer:
         span = partial(self._ctx.comm.watch.span, step=batch.step, clock=self._clock)
         features = _take_features(batch)
         with span("forward"):
-            loss = self._loss(self._gradients.module, batch, features)
+            loss = self._loss(self._gradients.module, batch, features, together=True)
         culprit = self._guard.culprit(batch, features, loss)
         del features
         self._optimizer.zero_grad(set_to_none=True)

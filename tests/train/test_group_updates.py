@@ -247,3 +247,10 @@ def test_a_loss_that_is_no_mean_is_refused(path, ctx):
     trainer, loader = make_run(ctx, path, MODELS["sage"](), loss_fn=total)
     with pytest.raises(ValueError, match=r"^loss_fn gives "):
         trainer.run_epoch(loader)
+
+
+def test_the_rank_that_trains_checks_the_loss_alone(path, ctx, monkeypatch):
+    """Ranks that sample would not take part in a collective of the first task, under MPI too."""
+    trainer, loader = make_run(ctx, path, MODELS["sage"](), loss_fn=torch.nn.functional.cross_entropy)
+    monkeypatch.setattr("fastsample_dist.train.trainer.agree", None)
+    assert trainer.run_epoch(loader).steps > 0
