@@ -47,6 +47,7 @@ class Membership(ABC):
         self.max_message_bytes = max_message_bytes
         self.step = -1
         self.verify_exchanges = False
+        self._refusal: str | None = None  # of every collective, while `refusing`
         self._group_note = ""  # opens the messages of a sub-group
         self._counters = Counters() if counters is None else counters
         self._failure: str | None = None
@@ -182,6 +183,8 @@ class Membership(ABC):
     def _collective(self, collective: str, purpose: str) -> Iterator[Deadline]:
         """One named call: refused on an unusable communicator, given a deadline, its failure named."""
         where = self._where(collective, purpose)
+        if self._refusal is not None:
+            raise ValueError(f"{where} refused: {self._refusal}.")
         if self._failure is not None:
             raise RuntimeError(
                 f"{where} refused: this communicator failed before ({self._failure}); end the run and start it again."
@@ -195,6 +198,21 @@ class Membership(ABC):
                 yield deadline
             finally:
                 self._watch.leave()
+
+    @contextmanager
+    def refusing(self, why: str) -> Iterator[None]:
+        """In the block refuse this communicator's collectives, before they begin.
+
+        Args:
+          why: ends the message, without its full stop.
+        Raises:
+          ValueError: on a rank that makes one.
+        """
+        self._refusal = why
+        try:
+            yield
+        finally:
+            self._refusal = None
 
     @contextmanager
     def _failing_as(self, where: str, deadline: Deadline) -> Iterator[None]:

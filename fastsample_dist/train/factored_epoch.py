@@ -26,7 +26,7 @@ from fastsample_dist.train.callbacks import Meeting
 from fastsample_dist.train.generators import kept_generators, seed_generators
 from fastsample_dist.train.group_updates import GroupUpdates, task_seed
 from fastsample_dist.train.metrics import EpochMeter
-from fastsample_dist.train.unshared import buffer_marks, changed_buffer
+from fastsample_dist.train.unshared import NO_COLLECTIVES, buffer_marks, changed_buffer
 
 ENDS_WITHIN_S = 1.0  # between a rank's last connection and the end of its process
 
@@ -81,7 +81,7 @@ class FactoredEpoch:
         Raises:
           NonFiniteError: on all ranks, the loss or the gradients of a group are NaN or infinite.
           RuntimeError: a rank failed or ended; names it.
-          ValueError: a gradient that ranks cannot share, a model whose buffers change.
+          ValueError: a gradient that ranks cannot share, a model whose buffers change or that makes a collective.
         """
         num_groups, group = self._loader.num_steps(self._epoch), 0
         self._loader.set_epoch(self._epoch + 1)
@@ -118,7 +118,8 @@ class FactoredEpoch:
         copied = self._clock.mark()
         seed_generators(task_seed(batch.draw.rng_seed, task.step, task.virtual_rank), self._ctx.device)
         features, batch.features = batch.features, None
-        with span("forward", task.step, self._clock), self._unchanged_buffers():
+        alone = self._ctx.comm.refusing(NO_COLLECTIVES)
+        with span("forward", task.step, self._clock), self._unchanged_buffers(), alone:
             loss = self._compute_loss(batch, features)
         node = self._updates.guard.culprit(batch, features, loss)
         del features

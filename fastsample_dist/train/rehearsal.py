@@ -31,7 +31,7 @@ from fastsample_dist.pipeline.task_batch import pack
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.generators import kept_generators
 from fastsample_dist.train.gradients import check_dense
-from fastsample_dist.train.unshared import buffer_marks, changed_buffer, strange_parameters
+from fastsample_dist.train.unshared import NO_COLLECTIVES, buffer_marks, changed_buffer, strange_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,8 @@ def rehearse_roles(
       The same choice on all ranks; the loader does not have it yet. None: there is none, since ranks with roles would
       refuse the model, and rank 0 logs why.
     Raises:
-      ValueError: not one part per rank, where roles would train other batches than time sharing; a sparse gradient.
+      ValueError: not one part per rank, where roles would train other batches than time sharing; a sparse gradient; a
+        forward pass or loss that makes a collective.
     """
     num_parts = loader.data.manifest.num_parts
     agree(ctx, lambda: _check_parts(num_parts, ctx.world_size))
@@ -136,7 +137,9 @@ def _batch_times(
 
     def train(batch: MiniBatch, features: Tensor) -> float:
         begin = clock.mark()
-        gradients = torch.autograd.grad(compute_loss(batch, features), [*trained.values()], allow_unused=True)
+        with ctx.comm.refusing(NO_COLLECTIVES):
+            loss = compute_loss(batch, features)
+        gradients = torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
         seconds = Lap(clock, begin, clock.mark()).seconds
         for name, gradient in zip(trained, gradients, strict=True):
             check_dense(name, gradient)

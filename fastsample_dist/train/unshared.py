@@ -7,6 +7,12 @@ from torch import Tensor, nn
 
 Marks = dict[str, tuple[Tensor, int]]
 
+NO_COLLECTIVES = (
+    "with roles, what a collective in the model's forward or loss meets would depend on the ranks that train at the "
+    "time; leave it out, or train with roles 'none'"
+)
+"""For Communicator.refusing, around a task's forward pass and loss."""
+
 
 def buffer_marks(model: nn.Module) -> Marks:
     """What shows whether a buffer was changed, by its name: the tensor, and torch's count of writes to it."""

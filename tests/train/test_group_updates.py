@@ -232,6 +232,26 @@ def test_what_would_depend_on_who_trains_is_refused(path, ctx, layer, message):
         trainer.run_epoch(loader)
 
 
+class Centred(nn.Module):
+    """Subtracts the mean over the rows of all ranks."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.comm = comm
+
+    def forward(self, rows):
+        return rows - self.comm.all_reduce(rows.mean(0), purpose="mean")
+
+
+def test_a_collective_in_a_forward_pass_is_refused_before_it_waits(path, ctx):
+    trainer, loader = make_run(ctx, path, Wrapped(Centred(ctx.comm)), "momentum")
+    with pytest.raises(
+        ValueError, match=r"all_reduce of mean refused: with roles, what .*, or train with roles 'none'.$"
+    ):
+        trainer.run_epoch(loader)
+    assert "mean" not in ctx.comm.stats() and ctx.comm.all_gather_object(1, purpose="setup") == [1]
+
+
 def test_parameters_that_are_not_the_models_are_refused(path, ctx):
     model, stranger = MODELS["sage"](), nn.Parameter(torch.ones(1))
     loader = FactoredLoader(DistData.load(path, ctx), FANOUTS, BATCH)
