@@ -286,8 +286,9 @@ def identity(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_run(
-    path: str, content: Mapping[str, Any], now: Mapping[str, Any], data_path: Path, may_change: Collection[str] = ()
-) -> None:
+    path: str, content: Mapping[str, Any], now: Mapping[str, Any], data_path: Path,
+    may_change: Collection[str] | None = None,
+) -> None:  # fmt: skip
     """Refuse a checkpoint of another run.
 
     Args:
@@ -295,7 +296,7 @@ def check_same_run(
       content: of it; as `identity` among others.
       now: the `identity` of this run.
       data_path: its partition, for messages.
-      may_change: names of options that may differ nevertheless.
+      may_change: names of options that may differ nevertheless; None: nobody can allow that of any.
     Raises:
       ValueError: another partition, another option; names both values.
     """
@@ -305,13 +306,14 @@ def check_same_run(
             f"{data_path} ({now['graph']}, {now['num_parts']} parts); pass that one, or start in another checkpoint "
             "directory."
         )
-    names = [name for name in now["options"] | content["options"] if name not in may_change]
+    names = [name for name in now["options"] | content["options"] if name not in (may_change or ())]
     for name in sorted(names, key=lambda name: name != "sampler"):  # others differ because samplers do
         then, is_now = (json.dumps(found["options"].get(name)) for found in (content, now))
         if then != is_now:
+            allowing = ", or --allow-new-lr (may_change=['lr'])" if name == "lr" and may_change is not None else ""
             raise ValueError(
-                f"{path} was made with {name} {then} but this run has {name} {is_now}; pass the same, or start in "
-                "another checkpoint directory."
+                f"{path} was made with {name} {then} but this run has {name} {is_now}; pass the same{allowing}, or "
+                "start in another checkpoint directory."
             )
 
 

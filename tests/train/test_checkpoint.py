@@ -244,8 +244,11 @@ def test_other_options_another_model_and_another_partition_are_refused(task, tas
     assert refusal(ctx, task.path, tmp_path, options=same) is None
     path = tmp_path / "step-000000006.ckpt"
     assert refusal(ctx, task.path, tmp_path, options={**same, "lr": 0.1}) == (
-        f"{path} was made with lr 0.02 but this run has lr 0.1; pass the same, or start in another checkpoint "
-        "directory."
+        f"{path} was made with lr 0.02 but this run has lr 0.1; pass the same, or --allow-new-lr (may_change=['lr']), "
+        "or start in another checkpoint directory."
+    )
+    assert refusal(ctx, task.path, tmp_path, options={**same, "fanouts": [4, 2]}).endswith(
+        "but this run has fanouts [4, 2]; pass the same, or start in another checkpoint directory."
     )
     message = refusal(ctx, task.path, tmp_path, kind="gcn", options=same)
     assert message.startswith(f"{path} does not fit: another model: layers.0.linear.weight was (16, 16) and is (16, 8)")
