@@ -168,6 +168,8 @@ def test_norm_and_residual_shape_a_run_and_neither_leaves_old_checkpoints_valid(
 def test_a_run_on_subgraphs_has_layers_of_its_own_and_sees_all_neighbours_in_evaluation():
     config = parse_arguments(["--data", "parts", "--sampler", "frontier", "--layers", "6", "--budget", "5000"])
     assert (config.layers, config.eval, config.subgraph_spec.budget) == (6, "full", 5000)
+    assert TrainConfig(data="parts", sampler="walk").layers == 3
+    assert TrainConfig(data="parts", sampler="walk", eval="sampled", fanouts=[3, 3]).layers == 2
     assert TrainConfig(data="parts", sampler="ego", ego_depth=1, ego_fanout=-1).subgraph_spec.fanout == -1
     assert TrainConfig(data="parts").eval == TrainConfig(data="parts", sampler="node", eval="sampled").eval == "sampled"
 
