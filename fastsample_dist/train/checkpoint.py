@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fastsample_dist.comm.agree import agree, agree_on
 from fastsample_dist.graph.manifest import Manifest
 from fastsample_dist.ops import checks
@@ -217,7 +219,8 @@ class Checkpointer(Callback):
         self._saved_step = self._step
         position = self._loader.position(self._epoch, self._step)
         totals = self._trainer.totals() if self._in_epoch else self.carried
-        generators = self._ctx.comm.all_gather_object(generator_states(self._ctx.device), purpose=PURPOSE)
+        own = {kind: state.numpy().tobytes() for kind, state in generator_states(self._ctx.device).items()}
+        generators = self._ctx.comm.all_gather_object(own, purpose=PURPOSE)  # torch 2.4 warns of a tensor in a pickle
         if self._ctx.rank > 0:
             return
         content = {
@@ -231,7 +234,10 @@ class Checkpointer(Callback):
             "remaining": position.remaining,
             "of": position.of,
             "totals": asdict(totals),
-            "generators": generators,
+            "generators": [
+                {kind: torch.frombuffer(bytearray(state), dtype=torch.uint8) for kind, state in states.items()}
+                for states in generators
+            ],
             "kept": self.kept,
         }
         try:
