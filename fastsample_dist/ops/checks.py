@@ -43,7 +43,8 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
 
 def as_integer(value: object) -> int | None:
     """The integer that a value is, NumPy's and torch's too; None of anything else, truth values among it."""
-    if isinstance(value, bool | np.bool_):  # which older releases of NumPy take for an integer
+    # older releases of NumPy take their truth values for integers; the compiler of torch 2.4 traces no union of types
+    if isinstance(value, (bool, np.bool_)):
         return None
     try:
         return operator.index(value)
