@@ -10,7 +10,7 @@ from fastsample_dist.ops import library, reference
 from fastsample_dist.ops.hashed_rows import IDS_PER_BUCKET, _graph
 from tests.ops.graphs import random_csc
 from tests.ops.strategies import graphs
-from tests.optional import given, settings
+from tests.optional import HealthCheck, given, settings
 
 ROOM = {torch.int32: 16, torch.int64: 8}
 DTYPES = pytest.mark.parametrize("dtype", ROOM, ids=["int32", "int64"])
@@ -52,7 +52,7 @@ def test_all_pairs(dtype, num_edges):
     assert_all_pairs(graph.indptr, graph.indices, 60)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
 @given(graphs())
 def test_all_pairs_of_any_graph(graph):
     assert_all_pairs(graph.indptr, graph.indices, graph.num_nodes)
