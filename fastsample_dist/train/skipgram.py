@@ -195,12 +195,14 @@ class SkipGram:
         Returns:
           What `run_epoch` returned, by epoch.
         Raises:
-          ValueError: what is no WalkLoader, or no number of epochs.
+          ValueError: what is no WalkLoader, or no number of epochs; ranks that differ in the epochs.
           NonFiniteError, RuntimeError: as `run_epoch`.
         """
         check_kind("loader", loader, WalkLoader, "fsd.WalkLoader(data, transit.DeepWalk(80))")
+        epochs = checks.whole("epochs", epochs, 0)
+        agree_on(self.data.ctx.comm, "SkipGram.fit", {"epochs": epochs, "loader.epoch": loader.epoch})
         done = []
-        for epoch in range(loader.epoch, checks.whole("epochs", epochs, 0)):
+        for epoch in range(loader.epoch, epochs):
             loader.set_epoch(epoch)
             done.append(self.run_epoch(loader, checkpoints))
             if on_epoch is not None and on_epoch(done[-1]) is True:

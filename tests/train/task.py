@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.datasets import RawGraph
@@ -95,3 +96,14 @@ def make_model(
     """A model in float64 with 16 hidden columns and freshly drawn parameters."""
     torch.manual_seed(seed)
     return KINDS[kind](FEATURE_DIM, 16, NUM_CLASSES, num_layers, dropout, **options).double()
+
+
+class Centred(nn.Module):
+    """Subtracts the mean over the rows of all ranks."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.comm = comm
+
+    def forward(self, rows):
+        return rows - self.comm.all_reduce(rows.mean(0), purpose="mean")

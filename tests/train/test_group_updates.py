@@ -14,7 +14,7 @@ from fastsample_dist.train.finite import NonFiniteError
 from fastsample_dist.train.trainer import Trainer
 from tests.grids import grid
 from tests.train.group_oracle import FactoredLoader, train_groups
-from tests.train.task import FEATURE_DIM, NUM_CLASSES, make_model, make_task
+from tests.train.task import FEATURE_DIM, NUM_CLASSES, Centred, make_model, make_task
 
 PARTS, BATCH, FANOUTS, EPOCHS = 3, 8, (4, 3), 2
 STEPS = 5  # of an epoch: 40 train nodes in each part
@@ -230,17 +230,6 @@ def test_what_would_depend_on_who_trains_is_refused(path, ctx, layer, message):
     trainer, loader = make_run(ctx, path, Wrapped(layer()), "momentum")
     with pytest.raises(ValueError, match=message):
         trainer.run_epoch(loader)
-
-
-class Centred(nn.Module):
-    """Subtracts the mean over the rows of all ranks."""
-
-    def __init__(self, comm):
-        super().__init__()
-        self.comm = comm
-
-    def forward(self, rows):
-        return rows - self.comm.all_reduce(rows.mean(0), purpose="mean")
 
 
 def test_a_collective_in_a_forward_pass_is_refused_before_it_waits(path, ctx):

@@ -11,7 +11,7 @@ from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.testing import run_distributed
 from fastsample_dist.train import rehearsal
 from fastsample_dist.train.trainer import Trainer
-from tests.train.task import FEATURE_DIM, make_model, make_task
+from tests.train.task import FEATURE_DIM, Centred, make_model, make_task
 
 BATCH, FANOUTS = 8, (4, 3)
 
@@ -117,17 +117,6 @@ class Embeds(nn.Embedding):
         return rows + super().forward(torch.zeros(len(rows), dtype=torch.int64))
 
 
-class Centres(nn.Module):
-    """Subtracts the mean over the rows of all ranks."""
-
-    def __init__(self, comm):
-        super().__init__()
-        self.comm = comm
-
-    def forward(self, rows):
-        return rows - self.comm.all_reduce(rows.mean(0), purpose="mean")
-
-
 class Layered(nn.Module):
     """make_model("sage") behind a layer on the features."""
 
@@ -159,7 +148,7 @@ def unshared(ctx, path):
     loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles="auto")
     with pytest.raises(ValueError) as refused:
         Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), ctx).settle_roles(loader)
-    model = Layered(Centres(ctx.comm))
+    model = Layered(Centred(ctx.comm))
     loader = DistLoader(DistData.load(path, ctx), FANOUTS, BATCH, roles="auto")
     with pytest.raises(ValueError, match="all_reduce of mean refused: with roles, what a collective in the model's"):
         Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), ctx).settle_roles(loader)

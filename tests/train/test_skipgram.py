@@ -337,6 +337,18 @@ def other_intervals(ctx, path, folder):
     return True
 
 
+def other_epochs(ctx, path):
+    _, loader, model = make(ctx, path)
+    differing = "SkipGram.fit: ranks differ in epochs: 1 on rank 0; 2 on rank 1; start all ranks with the same"
+    with pytest.raises(ValueError, match=differing):
+        model.fit(loader, 1 + ctx.rank)
+    return model.num_updates
+
+
+def test_ranks_that_would_train_for_other_epochs_are_refused(drawn):
+    assert run_distributed(2, other_epochs, args=(drawn.path,)) == [0, 0]
+
+
 def test_ranks_that_would_save_after_other_steps_are_refused(drawn, tmp_path):
     assert run_distributed(2, other_intervals, args=(drawn.path, tmp_path)) == [True, True]
 
