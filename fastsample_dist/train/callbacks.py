@@ -12,16 +12,19 @@ they get.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import nn
 
+from fastsample_dist.comm.base import Communicator
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.sampling.mfg import MiniBatch
-from fastsample_dist.train.metrics import EpochStats, EpochTotals
+from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
+from fastsample_dist.train.stop import any_rank_stops
 
 
 class RunTrainer(Protocol):
@@ -102,9 +105,14 @@ class Callback:
     """Derive from it and override the methods you need.
 
     Every rank has callbacks of its own, and all ranks call them at the same points: a callback may run a collective
-    where all ranks do, and prints on `run.loader.data.ctx.rank == 0`. What `on_step` and `on_epoch` return must be the
-    same on every rank.
+    where all ranks do, and prints on `run.loader.data.ctx.rank == 0`.
+
+    Attributes:
+      agrees: what `on_step` returns is the same on every rank, which need not ask each other after every step then
+        (8 bytes).
     """
+
+    agrees = False
 
     def on_begin(self, run: Run) -> None:
         """Before the first epoch of this process."""
@@ -126,11 +134,11 @@ class Callback:
 
     def on_step(self, batch: MiniBatch | Meeting) -> bool | None:
         """After an optimizer step, with roles after the last one before a meeting; the batch has lost its features.
-        True ends training here, on all ranks.
+        True, on any rank, ends training here on all of them.
         """
 
     def on_epoch(self, report: EpochReport) -> bool | None:
-        """After a whole epoch. True ends training here, on all ranks."""
+        """After a whole epoch. True, on any rank, ends training here on all of them."""
 
     def on_end(self) -> None:
         """When training has ended, after its last epoch or because a callback ended it. May run collectives."""
@@ -146,7 +154,7 @@ class Callbacks:
       callbacks: each a Callback.
       run: what they are part of.
     Attributes:
-      stopped: one of them has ended training.
+      stopped: one of them has ended training, on this rank.
     Raises:
       ValueError: something that is no list, or holds what is not a Callback.
     """
@@ -186,8 +194,13 @@ class Callbacks:
         for callback in self._after_updates:
             callback.on_update(step)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether `after_step` returns the same on every rank, as `Callback.agrees`."""
+        return all(callback.agrees for callback in self._after_steps)
+
     def after_step(self, batch: MiniBatch | Meeting) -> bool:
-        """Call every `on_step`; whether one of them ends training."""
+        """Call every `on_step`; whether one of them ends training, on this rank."""
         self._run.step = batch.step + 1
         for callback in self._after_steps:
             self.stopped |= callback.on_step(batch) is True
@@ -209,3 +222,33 @@ class Callbacks:
         for callback in reversed(self._all):
             stack.callback(callback.close)
         return stack
+
+
+class StepHook:
+    """A function that is called after the steps of one epoch, and the end of the epoch on all ranks where it returns
+    True on any of them. Ranks may have none.
+
+    Collective: every rank must construct this.
+
+    Args:
+      function: of the batch or the meeting; a method of an object whose `agrees` is true returns the same on all ranks.
+      meter: of the epoch; the calls' time enters its hook_s.
+    """
+
+    def __init__(
+        self, comm: Communicator, function: Callable[[MiniBatch | Meeting], object] | None, meter: EpochMeter
+    ) -> None:
+        self._comm, self._function, self._meter = comm, function, meter
+        alone = function is not None and not getattr(getattr(function, "__self__", None), "agrees", False)
+        self._ask = any_rank_stops(comm, alone)
+
+    def __call__(self, batch: MiniBatch | Meeting) -> bool:
+        """Whether the epoch ends here. Collective: every rank must call this, after the same step."""
+        if self._function is None and not self._ask:
+            return False
+        begin_s = time.perf_counter()
+        stop = self._function is not None and self._function(batch) is True
+        if self._ask:
+            stop = any_rank_stops(self._comm, stop)
+        self._meter.hook_s += time.perf_counter() - begin_s
+        return stop

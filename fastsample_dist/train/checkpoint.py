@@ -108,6 +108,8 @@ class Checkpointer(Callback):
       ValueError: settings of another type.
     """
 
+    agrees = True
+
     def __init__(
         self, trainer: Trainer, loader: BatchLoader, settings: CheckpointSettings, stop: StopSignal | None = None
     ) -> None:

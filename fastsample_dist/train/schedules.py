@@ -41,3 +41,16 @@ def end_epoch(scheduler: LRScheduler, loss: float) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         scheduler.step(*([loss] if isinstance(scheduler, ReduceLROnPlateau) else []))
+
+
+def set_learning_rate(optimizer: Optimizer, scheduler: LRScheduler | None, lr: float) -> None:
+    """Continue with another learning rate; the scheduler's factors, and those between groups, apply to it."""
+    for group in optimizer.param_groups:
+        initial = group.get("initial_lr", group["lr"])
+        if initial == lr:
+            continue
+        group["lr"] = lr if group["lr"] == initial else lr * (group["lr"] / initial)
+        if "initial_lr" in group:
+            group["initial_lr"] = lr
+    if scheduler is not None and hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]

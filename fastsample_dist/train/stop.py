@@ -1,7 +1,7 @@
-"""StopSignal: Ctrl-C and SIGTERM end training between two steps, at the same step on every rank.
+"""Training ends between two steps, at the same step on every rank, where any rank is to stop.
 
-A signal reaches the ranks at different moments, or only one of them. The handler only records it; after a step the
-ranks run one small collective and stop when any of them was signalled.
+A signal (StopSignal: Ctrl-C and SIGTERM) reaches the ranks at different moments, or only one of them; a user's callback
+may end training on one rank alone. After a step the ranks run one small collective and all stop if any is to.
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ from fastsample_dist.comm.base import Communicator
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REPEAT_S = 2.0
 """Launchers forward a signal that the terminal has sent already; one that comes later means "at once"."""
+
+
+def any_rank_stops(comm: Communicator, stop: bool) -> bool:
+    """Whether any rank is to stop: the same answer on all. Purpose "stop", 8 bytes.
+
+    Collective: every rank must call this, after the same step.
+    """
+    asked = torch.tensor([stop], dtype=torch.int64)
+    return bool(comm.all_reduce(asked, op="max", purpose="stop").item())
 
 
 class StopSignal:
@@ -60,12 +69,8 @@ class StopSignal:
             function()
 
     def agreed(self, comm: Communicator) -> bool:
-        """Whether any rank was asked to stop: the same answer on all. Purpose "stop", 8 bytes.
-
-        Collective: every rank must call this, after the same step.
-        """
-        asked = torch.tensor([self.requested], dtype=torch.int64)
-        return bool(comm.all_reduce(asked, op="max", purpose="stop").item())
+        """Whether any rank was asked to stop: the same answer on all. Collective: as `any_rank_stops`."""
+        return any_rank_stops(comm, self.requested)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self._noted_s is not None and time.monotonic() - self._noted_s > REPEAT_S:

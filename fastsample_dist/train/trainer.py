@@ -10,7 +10,6 @@ Nothing here knows launcher, scheme or model: they come in through the context, 
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.pipeline.roles import ROLES_AUTO, Choice
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.agreement import task_facts, trainer_facts
-from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Meeting, Run
+from fastsample_dist.train.callbacks import Callback, Callbacks, EpochReport, Meeting, Run, StepHook
 from fastsample_dist.train.factored_epoch import FactoredEpoch, roles_named
 from fastsample_dist.train.finite import FiniteGuard
 from fastsample_dist.train.gradients import wrap_model
@@ -49,8 +48,9 @@ from fastsample_dist.train.objectives import (
 )
 from fastsample_dist.train.protocol import check_kind, check_loader, check_outputs, check_same_model, check_trained
 from fastsample_dist.train.rehearsal import rehearse_roles
-from fastsample_dist.train.schedules import end_epoch
+from fastsample_dist.train.schedules import end_epoch, set_learning_rate
 from fastsample_dist.train.shared_state import broadcast_state
+from fastsample_dist.train.stop import any_rank_stops
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,7 @@ class Trainer:
         self._clock = clock_of(ctx.device)
         self._under_way: deque[_Enqueued] = deque()
         self._rehearse = False
+        self._stopped = False  # the last epoch was ended by its on_step
         self._num_columns: int | None = None  # that the model must return; None: any
         self._updates: GroupUpdates | None = None  # of epochs with roles
         self._steps_apart = False  # ranks that update have made steps with their optimizer that the others' have not
@@ -155,8 +156,8 @@ class Trainer:
 
         Args:
           loader: one iteration of it is the epoch.
-          on_step: called with the batch after every step; when it returns True, on all ranks, the epoch ends here.
-            With roles it is called with a Meeting, where the ranks meet.
+          on_step: called with the batch after every step; when it returns True, on any rank, the epoch ends here on all
+            of them. With roles it is called with a Meeting, where the ranks meet.
           carried: totals of the epoch's earlier part, where the loader was resumed in its middle.
           on_update: called with the step after every update, on the ranks that make it (with roles some). Runs no
             collective.
@@ -176,13 +177,13 @@ class Trainer:
         self.model.train()
         self._expect(loader)
         self.settle_roles(loader)
-        after_step = partial(self._hooked, on_step)
+        after_step = StepHook(self._ctx.comm, on_step, self._meter)
         if getattr(loader, "executor", None) is None:
-            stop = self._plain_epoch(loader, after_step, on_update)
+            self._stopped = self._plain_epoch(loader, after_step, on_update)
         else:
-            stop = self._factored_epoch(loader, on_update).run(after_step, meet_every)
+            self._stopped = self._factored_epoch(loader, on_update).run(after_step, meet_every)
         stats = self.totals().stats(epoch)
-        if self._scheduler is not None and not stop:
+        if self._scheduler is not None and not self._stopped:
             end_epoch(self._scheduler, stats.loss)
         return stats
 
@@ -218,15 +219,6 @@ class Trainer:
         self._steps_apart = self._ctx.world_size > 1
         return FactoredEpoch(self._ctx, loader, self._updates, partial(self._loss, self.model), self._meter, on_update)
 
-    def _hooked(self, on_step: Callable[[MiniBatch | Meeting], object] | None, batch: MiniBatch | Meeting) -> bool:
-        """Call the user's hook, whose time is no part of the step's; whether it ends the epoch."""
-        if on_step is None:
-            return False
-        begin_s = time.perf_counter()
-        stop = on_step(batch) is True
-        self._meter.hook_s += time.perf_counter() - begin_s
-        return stop
-
     def fit(self, loader: BatchLoader, epochs: int, callbacks: Sequence[Callback] = ()) -> None:
         """Train until `epochs` epochs are done, or a callback ends training.
 
@@ -255,9 +247,11 @@ class Trainer:
                     meet_every=calls.meet_every,
                 )  # fmt: skip
                 run.carried = EpochTotals()
+                calls.stopped = self._stopped
                 if not calls.stopped:
                     is_last = epoch + 1 == epochs
                     calls.after_epoch(EpochReport(stats=stats, step=run.step, is_last=is_last, figures=figures))
+                    calls.stopped = any_rank_stops(self._ctx.comm, calls.stopped)
                 if calls.stopped:
                     break
             self._share_optimizer()
@@ -348,15 +342,7 @@ class Trainer:
 
         Collective in effect: every rank must call this, with the same value.
         """
-        for group in self._optimizer.param_groups:
-            initial = group.get("initial_lr", group["lr"])
-            if initial == lr:
-                continue
-            group["lr"] = lr if group["lr"] == initial else lr * (group["lr"] / initial)
-            if "initial_lr" in group:
-                group["initial_lr"] = lr
-        if self._scheduler is not None and hasattr(self._scheduler, "base_lrs"):
-            self._scheduler.base_lrs = [group["initial_lr"] for group in self._optimizer.param_groups]
+        set_learning_rate(self._optimizer, self._scheduler, lr)
 
     @property
     def learning_rate(self) -> float:

@@ -181,6 +181,57 @@ def test_ranks_end_together(tmp_path):
     assert first == second and first[-3:] == [("step", 1), ("end",), ("close",)]
 
 
+def ended_by_one(ctx, path, ends):
+    trainer, loader = make_run(ctx, path, batch_size=20)
+    recorder = Recorder(**ends if ctx.rank == 1 else {})
+    trainer.fit(loader, 5, [recorder])
+    return recorder.calls
+
+
+@pytest.mark.parametrize(
+    ("ends", "last_call"),
+    [({"end_after_step": 1}, ("step", 1)), ({"end_after_epoch": 0}, ("epoch", 0, STEPS, False))],
+    ids=["after a step", "after an epoch"],
+)
+def test_one_ranks_callback_ends_training_on_all(tmp_path, ends, last_call):
+    path = make_task(tmp_path, 2, dtype="float32").path
+    first, second = run_distributed(2, ended_by_one, args=(path, ends))
+    assert first == second and first[-3:] == [last_call, ("end",), ("close",)]
+
+
+def hooked_rank(ctx, path, stop_rank):
+    trainer, loader = make_run(ctx, path, batch_size=10)
+    steps = []
+
+    def hook(batch):
+        steps.append(batch.step)
+        return ctx.rank == stop_rank and batch.step == 1
+
+    trainer.run_epoch(loader, hook if ctx.rank < 2 else None)
+    return steps, trainer.totals().steps
+
+
+@pytest.mark.parametrize(("stop_rank", "steps"), [(1, 2), (None, 4)])
+def test_a_function_of_some_ranks_is_called_after_their_steps_and_ends_the_epoch_on_all(tmp_path, stop_rank, steps):
+    path = make_task(tmp_path, 3, dtype="float32").path
+    made = list(range(steps))
+    assert run_distributed(3, hooked_rank, args=(path, stop_rank)) == [(made, steps), (made, steps), ([], steps)]
+
+
+def asked_times(ctx, path, directory):
+    trainer, loader = make_run(ctx, path, batch_size=20)
+    checkpoints = Checkpointer(trainer, loader, CheckpointSettings(directory=directory, every=100))
+    checkpoints.begin(resume=False)
+    trainer.fit(loader, 1, [checkpoints])
+    return ctx.comm.stats()["stop"]["calls"]
+
+
+def test_ranks_ask_each_other_once_a_step_where_a_checkpointer_alone_may_end_training(tmp_path):
+    """Besides that before the epoch, whether to ask, and twice behind it: a signal, a callback's end."""
+    path = make_task(tmp_path, 2, dtype="float32").path
+    assert run_distributed(2, asked_times, args=(path, tmp_path / "saved")) == [STEPS + 3] * 2
+
+
 # ---- in a run of the command
 
 
