@@ -192,6 +192,8 @@ def _read_checkpoint(path: Path) -> tuple[Path, dict[str, Any]]:
     if not path.is_dir():
         try:
             return path, decode(path)
+        except FileNotFoundError as error:
+            raise ValueError(f"{path} is not there; pass a checkpoint or the directory that holds it.") from error
         except DamagedCheckpointError as error:
             raise ValueError(f"{path} is not a valid checkpoint: {error}.") from error
     found = CheckpointFiles(path, 1).newest()

@@ -117,6 +117,8 @@ def test_a_checkpoint_is_read_into_a_model(tmp_path):
         load_checkpoint(tmp_path / "empty", other)
     with pytest.raises(ValueError, match="is not a valid checkpoint: it does not begin like a checkpoint"):
         load_checkpoint(task.path / "manifest.json", other)
+    with pytest.raises(ValueError, match="nowhere is not there; pass a checkpoint or the directory that holds it"):
+        load_checkpoint(tmp_path / "nowhere", other)
 
 
 def predict(ctx, path, directory):
