@@ -28,7 +28,7 @@ class Joined(Protocol):
         """Its collectives."""
 
 
-EXCHANGE_SCHEMA = 10
+EXCHANGE_SCHEMA = 11
 """What ranks send each other and in which order. Raise it with every change of a message's content or layout, or of the
 collectives of a step, a set-up or a checkpoint: DistData.load refuses ranks of different schemas."""
 PURPOSE = "setup"

@@ -33,7 +33,7 @@ from fastsample_dist.pipeline.epoch_plan import StepInput
 from fastsample_dist.pipeline.exchange import COMBINED, PAIRED, resolve_exchange
 from fastsample_dist.pipeline.fetch_record import FetchRecord
 from fastsample_dist.pipeline.hot_cache import HotUse, make_hot_rows
-from fastsample_dist.pipeline.iterations import Iterations
+from fastsample_dist.pipeline.iterations import Iterations, agree_on_epoch
 from fastsample_dist.pipeline.lookahead import epoch_stages, group_size, look_ahead
 from fastsample_dist.pipeline.position import LoaderPosition
 from fastsample_dist.pipeline.roles import Roles
@@ -182,13 +182,16 @@ class BatchLoader(ABC):
 
         One iteration is under way at a time: the first step of another ends it, as leaving its loop would.
 
-        Collective: every rank must iterate, and stop, at the same step.
+        Collective: every rank must iterate, and stop, at the same step. Purpose "setup": once, before the first batch.
 
         Raises:
-          ValueError: another batch was asked of an iteration that a later one has ended.
+          ValueError: on all ranks: they would make batches of other steps. Another batch was asked of an iteration that
+            a later one has ended.
         """
         self._iterations.end()
         epoch, steps = self.epoch, self._steps_of(self.epoch)
+        first_step = steps[0].step if steps else None
+        agree_on_epoch(self.data.ctx.comm, type(self).__name__, epoch, first_step, len(steps))
         self.begin_epoch(epoch)
         self.epoch += 1
         batches = self._batches(steps)

@@ -1,4 +1,4 @@
-"""The iterations of a loader, of which at most one is under way: the next one ends it.
+"""The iterations of a loader: the same steps on all ranks, and at most one is under way: the next one ends it.
 
 Two at a time would make their batches by one communicator, whose collectives would meet those of the other iteration
 on another rank. The earlier one is ended at the first step of the later one, which is the same on all ranks, and not
@@ -11,7 +11,31 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fastsample_dist.comm.agree import agree_on
+from fastsample_dist.comm.protocol import Gathers
 from fastsample_dist.pipeline.lookahead import Prefetcher
+
+
+def agree_on_epoch(
+    comm: Gathers, kind: str, epoch: int, first_step: int | None, num_steps: int, **facts: object
+) -> None:
+    """Refuse ranks that are about to make other steps: they would train to the end, on batches that nobody asked for.
+
+    Collective: every rank must call this. Purpose "setup".
+
+    Args:
+      comm: the ranks' communicator.
+      kind: of the loader, for messages.
+      epoch: its number.
+      first_step: global step of its first batch; None: there is none.
+      num_steps: of the epoch, or of what is left of it.
+      **facts: what else must be the same.
+    Raises:
+      ValueError: on all ranks alike; names what differs and the ranks.
+    """
+    own = {"epoch": epoch, "first step": first_step, "number of steps": num_steps}
+    remedy = "make the same calls, with the same arguments, on all ranks"
+    agree_on(comm, f"an epoch of {kind}", own | facts, remedy=remedy)
 
 
 class Iterations:

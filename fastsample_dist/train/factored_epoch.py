@@ -19,6 +19,7 @@ from torch import Tensor
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.device.clock import Lap, clock_of
 from fastsample_dist.pipeline.batch_loader import BatchLoader
+from fastsample_dist.pipeline.iterations import agree_on_epoch
 from fastsample_dist.pipeline.loader import DistLoader
 from fastsample_dist.pipeline.tasks import Task
 from fastsample_dist.sampling.mfg import MiniBatch
@@ -81,9 +82,11 @@ class FactoredEpoch:
         Raises:
           NonFiniteError: on all ranks, the loss or the gradients of a group are NaN or infinite.
           RuntimeError: a rank failed or ended; names it.
-          ValueError: a gradient that ranks cannot share, a model whose buffers change or that makes a collective.
+          ValueError: on all ranks, they would make other steps; on one, a gradient that ranks
+            cannot share, a model whose buffers change or that makes a collective.
         """
         num_groups, group = self._loader.num_steps(self._epoch), 0
+        agree_on_epoch(self._ctx.comm, type(self._loader).__name__, self._epoch, self._first_step, num_groups)
         self._loader.set_epoch(self._epoch + 1)
         if num_groups == 0:  # resumed at its end: it only begins
             self._executor.run(self._epoch, 0, 0, self._train, self._update)

@@ -45,6 +45,7 @@ from fastsample_dist.graph.csc import CSCGraph, id_dtype
 from fastsample_dist.memory_sizes import available_bytes
 from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData, check_data
+from fastsample_dist.pipeline.iterations import agree_on_epoch
 from fastsample_dist.pipeline.original_order import write_in_order
 from fastsample_dist.pipeline.walk_loader import WalkBatch, WalkLoader, check_same_nodes
 from fastsample_dist.train.finite import NonFiniteError
@@ -215,6 +216,7 @@ class SkipGram:
         Collective: every rank must call this, with loaders of the same arguments.
 
         Raises:
+          ValueError: on all ranks, they would make other steps.
           NonFiniteError: on all ranks, the epoch's loss is NaN or infinite.
           RuntimeError: a collective failed or passed its deadline; names rank, step and purpose.
         """
@@ -222,7 +224,9 @@ class SkipGram:
         epoch, comm = loader.epoch, self.data.ctx.comm
         before = EpochSoFar() if checkpoints is None else checkpoints.so_far
         steps, pairs, loss = before.steps, before.pairs, before.loss
-        end_step = loader.first_step(epoch) + loader.num_steps(epoch)
+        first_step, num_steps = loader.first_step(epoch), loader.num_steps(epoch)
+        agree_on_epoch(comm, type(loader).__name__, epoch, first_step, num_steps)
+        end_step = first_step + num_steps
         batches = iter(loader)
         try:
             while True:

@@ -1,10 +1,12 @@
-"""DistLoader: an option that differs on one rank is refused on all, by name, before a collective depends on it."""
+"""An option or an epoch of a loader that differs on one rank is refused on all, by name, before a collective depends on
+it.
+"""
 
 import numpy as np
 import pytest
 import torch
 
-from fastsample_dist import DistData, DistLoader, FeatureCache
+from fastsample_dist import DistData, DistLoader, FeatureCache, SubgraphLoader, SubgraphSpec
 from fastsample_dist.testing import run_distributed
 from tests.parts import draw_partition
 
@@ -94,3 +96,30 @@ def test_what_one_rank_refuses_is_refused_on_all(said):
 def test_ranks_that_were_refused_can_still_make_a_loader(said):
     (_, steps), (_, others) = said
     assert steps == others > 0
+
+
+def other_epochs(ctx, path):
+    """What is said of epochs that rank 1 alone chooses, by loader, and of one that it alone begins."""
+    data, said = DistData.load(path, ctx), []
+    for make in (lambda: DistLoader(data, **USUAL), lambda: SubgraphLoader(data, SubgraphSpec("node", 20))):
+        loader = make()
+        loader.set_epoch(ctx.rank)
+        with pytest.raises(ValueError) as refused:
+            next(iter(loader))
+        said.append((len(loader), str(refused.value)))
+    begin = [lambda: DistLoader(data, **USUAL), lambda: next(iter(loader))][ctx.rank]
+    with pytest.raises(ValueError) as refused:
+        begin()
+    return said, str(refused.value)
+
+
+def test_an_epoch_of_one_rank_is_refused_on_all(tmp_path):
+    """They would train to the end without a word: rank 1 on batches of another epoch, or with rank 0 a batch behind."""
+    first, second = run_distributed(2, other_epochs, args=(draw_partition(tmp_path, 2).path,))
+    assert first == second
+    for kind, (steps, said) in zip(("DistLoader", "SubgraphLoader"), first[0], strict=True):
+        differing = f"epoch: 0 on rank 0; 1 on rank 1; in first step: 0 on rank 0; {steps} on rank 1"
+        remedy = "make the same calls, with the same arguments, on all ranks."
+        assert said == f"an epoch of {kind}: ranks differ in {differing}; {remedy}"
+    calls = "a check of the input on rank 0; an epoch of SubgraphLoader on rank 1"
+    assert first[1].startswith(f"the ranks make different calls: {calls}; ")

@@ -335,3 +335,19 @@ def test_ranks_that_are_not_as_many_on_each_machine_are_refused(path):
     uneven, one = ranks[0]
     assert uneven.startswith("roles are 1+1 on each machine, but ranks read each other's memory in groups of 1 and 3 (")
     assert one.startswith("roles 1+1 are 2 ranks but world_size is 4; ")
+
+
+def other_steps(ctx, path):
+    """What is said where samplers would make another epoch."""
+    ctx._machines = machines_of(4, 2)
+    trainer, loader = make_run(ctx, path, "1", "1+1")
+    loader.set_epoch(ctx.rank % 2)
+    with pytest.raises(ValueError) as refused:
+        trainer.run_epoch(loader)
+    return str(refused.value)
+
+
+def test_ranks_that_would_make_other_steps_are_refused(path):
+    ranks = run_distributed(4, other_steps, args=(path,), timeout_s=ENOUGH_S)
+    assert all(rank == ranks[0] for rank in ranks)
+    assert "ranks differ in epoch: 0 on ranks 0, 2; 1 on ranks 1, 3; in first step: 0 on ranks 0, 2; " in ranks[0]

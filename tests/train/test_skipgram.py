@@ -342,6 +342,9 @@ def other_epochs(ctx, path):
     differing = "SkipGram.fit: ranks differ in epochs: 1 on rank 0; 2 on rank 1; start all ranks with the same"
     with pytest.raises(ValueError, match=differing):
         model.fit(loader, 1 + ctx.rank)
+    loader.set_epoch(ctx.rank)
+    with pytest.raises(ValueError, match="WalkLoader: ranks differ in epoch: 0 on rank 0; 1 on rank 1; in first step"):
+        model.run_epoch(loader)
     return model.num_updates
 
 
