@@ -123,7 +123,7 @@ class Callback:
     @property
     def meet_every(self) -> int | None:
         """With roles, on_step is called after the steps whose number, counted from 1, is a multiple of this too; None:
-        this callback asks for none. The same on all ranks.
+        this callback asks for none. The same on all ranks; what all callbacks ask for is compared before an epoch.
         """
         return None
 

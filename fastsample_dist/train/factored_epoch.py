@@ -82,11 +82,14 @@ class FactoredEpoch:
         Raises:
           NonFiniteError: on all ranks, the loss or the gradients of a group are NaN or infinite.
           RuntimeError: a rank failed or ended; names it.
-          ValueError: on all ranks, they would make other steps; on one, a gradient that ranks
+          ValueError: on all ranks, they would make other steps or meet after others; on one, a gradient that ranks
             cannot share, a model whose buffers change or that makes a collective.
         """
         num_groups, group = self._loader.num_steps(self._epoch), 0
-        agree_on_epoch(self._ctx.comm, type(self._loader).__name__, self._epoch, self._first_step, num_groups)
+        agree_on_epoch(
+            self._ctx.comm, type(self._loader).__name__, self._epoch, self._first_step, num_groups,
+            meet_every=sorted({*meet_every}),
+        )  # fmt: skip
         self._loader.set_epoch(self._epoch + 1)
         if num_groups == 0:  # resumed at its end: it only begins
             self._executor.run(self._epoch, 0, 0, self._train, self._update)

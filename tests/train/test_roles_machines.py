@@ -338,16 +338,20 @@ def test_ranks_that_are_not_as_many_on_each_machine_are_refused(path):
 
 
 def other_steps(ctx, path):
-    """What is said where samplers would make another epoch."""
-    ctx._machines = machines_of(4, 2)
+    """What is said where the machines would meet after other steps, and where samplers would make another epoch."""
+    ctx._machines, said = machines_of(4, 2), []
     trainer, loader = make_run(ctx, path, "1", "1+1")
-    loader.set_epoch(ctx.rank % 2)
-    with pytest.raises(ValueError) as refused:
-        trainer.run_epoch(loader)
-    return str(refused.value)
+    for epoch, every in ((0, 7 + ctx.rank // 2), (ctx.rank % 2, 7)):
+        loader.set_epoch(epoch)
+        with pytest.raises(ValueError) as refused:
+            trainer.run_epoch(loader, meet_every=[every])
+        said.append(str(refused.value))
+    return said
 
 
-def test_ranks_that_would_make_other_steps_are_refused(path):
+def test_ranks_that_would_make_other_steps_or_meet_after_others_are_refused(path):
     ranks = run_distributed(4, other_steps, args=(path,), timeout_s=ENOUGH_S)
     assert all(rank == ranks[0] for rank in ranks)
-    assert "ranks differ in epoch: 0 on ranks 0, 2; 1 on ranks 1, 3; in first step: 0 on ranks 0, 2; " in ranks[0]
+    meetings, epochs = ranks[0]
+    assert "ranks differ in meet_every: (7) on ranks 0, 1; (8) on ranks 2, 3; make the same calls" in meetings
+    assert "ranks differ in epoch: 0 on ranks 0, 2; 1 on ranks 1, 3; in first step: 0 on ranks 0, 2; " in epochs
