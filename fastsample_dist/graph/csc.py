@@ -60,7 +60,7 @@ class CSCGraph:
         for name in ("indptr", "indices", "weights", "orig_ids", "edge_map"):
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, torch.from_numpy(value))
+                object.__setattr__(self, name, checks.as_tensor(value))
         checks.tensors(indptr=self.indptr, indices=self.indices)
         if self.device is None:
             object.__setattr__(self, "device", self.indptr.device)
@@ -288,7 +288,7 @@ def _check_column(name: str, value: Tensor, dtypes: tuple[torch.dtype, ...], len
 def _edge_column(name: str, given: object, dtypes: tuple[torch.dtype, ...], num_edges: int) -> Tensor:
     """One value per edge, without derivatives: sampling has none."""
     try:
-        column = torch.as_tensor(given).detach()
+        column = checks.as_tensor(given).detach()
     except (TypeError, ValueError, RuntimeError):  # text, rows of unequal length
         found = type(given).__name__
         raise ValueError(f"{name} is a {found}; expected a tensor or list, one value per edge.") from None
@@ -311,7 +311,7 @@ def _check_weights(weights: Tensor) -> None:
 
 def _node_ids(name: str, given: object, num_nodes: int) -> Tensor:
     try:
-        ids = torch.as_tensor(given).reshape(-1)
+        ids = checks.as_tensor(given).reshape(-1)
     except (TypeError, ValueError, RuntimeError):  # text, None, rows of unequal length
         raise ValueError(f"{name} is a {type(given).__name__}; expected a tensor or list of node ids.") from None
     if ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64, torch.complex128):

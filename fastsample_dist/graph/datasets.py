@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fastsample_dist.graph.csc import CSCGraph
 from fastsample_dist.graph.file_names import check_names
@@ -120,7 +119,7 @@ class RawGraph:
         weights, positions = self._carried(edge_map)
         if self.undirected:
             src, dst, weights, positions = _both_directions(self, src, dst, weights, positions)
-        columns = [None if column is None else torch.from_numpy(column) for column in (src, dst, weights, positions)]
+        columns = [None if column is None else checks.as_tensor(column) for column in (src, dst, weights, positions)]
         return CSCGraph.from_edge_index(
             *columns[:2], self.num_nodes, columns[2], edge_map=columns[3], weights_checked=True
         )

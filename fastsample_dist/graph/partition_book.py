@@ -85,7 +85,7 @@ class PartitionBook:
         """
         if not isinstance(ids, Tensor):
             try:
-                made = torch.as_tensor(ids)
+                made = checks.as_tensor(ids)
             except (TypeError, ValueError, RuntimeError):  # text, None, rows of unequal length
                 found = type(ids).__name__
                 raise ValueError(f"node ids are a {found}; expected a tensor or list of integers.") from None

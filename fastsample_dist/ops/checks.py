@@ -52,6 +52,25 @@ def as_integer(value: object) -> int | None:
         return None
 
 
+def as_tensor(given: object) -> Tensor:
+    """`torch.as_tensor`, of an array that cannot be written too: pandas and numpy.load(mmap_mode="r") return such.
+
+    torch wraps them with a warning of undefined behaviour; nothing here writes into what a user passes.
+    """
+    if isinstance(given, np.ndarray) and not given.flags.writeable:
+        given = np.asarray(_Writable(given))
+    return torch.as_tensor(given)
+
+
+class _Writable:
+    """What NumPy takes for an array that can be written, in the memory of one that it keeps."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.kept = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
 def positive(name: str, value: object) -> None:
     """Refuse what is no finite number above 0; truth values are none."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.data import DistData, check_own
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ def given_seeds(data: DistData, seeds: Seeds) -> Tensor:
       ValueError: not a list of integers, an id twice, or a node that is not this rank's own.
     """
     try:
-        ids = torch.as_tensor(seeds).cpu()
+        ids = checks.as_tensor(seeds).cpu()
     except (TypeError, ValueError, RuntimeError):  # text, None in a list, rows of unequal length
         raise ValueError(f"seeds is a {type(seeds).__name__}; expected a tensor or list of integer node ids.") from None
     if ids.numel() == 0:

@@ -88,7 +88,7 @@ def integer_ids(seeds: Tensor | Sequence[int], name: str = "seeds", of: str = "n
       ValueError: they are not integers, or do not fit into int64.
     """
     try:
-        ids = torch.as_tensor(seeds).reshape(-1)
+        ids = checks.as_tensor(seeds).reshape(-1)
     except (TypeError, ValueError, RuntimeError):  # text, a set, rows of unequal length
         raise ValueError(f"{name} is a {type(seeds).__name__}; expected a tensor or list of integer {of}.") from None
     if ids.dtype.is_floating_point or ids.dtype == torch.bool:

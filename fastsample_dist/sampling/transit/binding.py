@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fastsample_dist import memory_sizes
 from fastsample_dist.graph.csc import CSCGraph
+from fastsample_dist.ops import checks
 from fastsample_dist.sampling.transit.app import (
     ALL,
     COLLECTIVE,
@@ -446,7 +447,7 @@ def _ends(ids: Tensor) -> tuple[int, int]:
 def _integers(name: str, values: Any, device: torch.device) -> Tensor:
     """Ids as int64 in host memory, or on the device if they are there; an empty list counts as integers."""
     try:
-        ids = torch.as_tensor(values)
+        ids = checks.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # torch has one for each kind of value
         shown = " ".join(reprlib.repr(values).split())
         raise ValueError(f"{name} is {shown}; expected integers: a tensor, or a list of them.") from error

@@ -72,7 +72,7 @@ class ClusterGCN(App):
 
     def __init__(self, clusters: Tensor, num_clusters: int = 20) -> None:
         numbers = integer_ids(clusters, "clusters", "cluster numbers").to(torch.int64)
-        shape = tuple(torch.as_tensor(clusters).shape)
+        shape = tuple(checks.as_tensor(clusters).shape)
         if len(shape) != 1 or (numbers < 0).any():
             raise ValueError(f"clusters has shape {shape}; expected a number >= 0 per node.")
         self.clusters, self.total = _numbered(numbers)
