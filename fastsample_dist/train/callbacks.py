@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from fastsample_dist.comm.base import Communicator
+from fastsample_dist.ops import checks
 from fastsample_dist.pipeline.batch_loader import BatchLoader
 from fastsample_dist.sampling.mfg import MiniBatch
 from fastsample_dist.train.metrics import EpochMeter, EpochStats, EpochTotals
@@ -203,13 +204,13 @@ class Callbacks:
         """Call every `on_step`; whether one of them ends training, on this rank."""
         self._run.step = batch.step + 1
         for callback in self._after_steps:
-            self.stopped |= callback.on_step(batch) is True
+            self.stopped |= checks.plain(callback.on_step(batch)) is True
         return self.stopped
 
     def after_epoch(self, report: EpochReport) -> None:
         """Call every `on_epoch`."""
         for callback in self._all:
-            self.stopped |= callback.on_epoch(report) is True
+            self.stopped |= checks.plain(callback.on_epoch(report)) is True
 
     def end(self) -> None:
         """Call every `on_end`."""
@@ -247,7 +248,7 @@ class StepHook:
         if self._function is None and not self._ask:
             return False
         begin_s = time.perf_counter()
-        stop = self._function is not None and self._function(batch) is True
+        stop = self._function is not None and checks.plain(self._function(batch)) is True
         if self._ask:
             stop = any_rank_stops(self._comm, stop)
         self._meter.hook_s += time.perf_counter() - begin_s

@@ -206,7 +206,7 @@ class SkipGram:
         for epoch in range(loader.epoch, epochs):
             loader.set_epoch(epoch)
             done.append(self.run_epoch(loader, checkpoints))
-            if on_epoch is not None and on_epoch(done[-1]) is True:
+            if on_epoch is not None and checks.plain(on_epoch(done[-1])) is True:
                 break
         return done
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,6 +102,38 @@ def test_a_callback_ends_training_and_all_of_them_hear_of_it(task, ctx, ends, la
     first, second = Recorder(**ends), Recorder()
     trainer.fit(loader, 5, [first, second])
     assert first.calls == second.calls and first.calls[-3:] == last_calls
+
+
+class Says(Callback):
+    """Returns `answer` of True in epoch 1, of False before; after a step, or after the epoch."""
+
+    def __init__(self, answer, after_step):
+        self.answer, self.after_step, self.epochs = answer, after_step, []
+
+    def on_step(self, batch):
+        return self.answer(batch.step == STEPS) if self.after_step else None
+
+    def on_epoch(self, report):
+        self.epochs.append(report.stats.epoch)
+        return None if self.after_step else self.answer(report.stats.epoch == 1)
+
+
+@pytest.mark.parametrize("after_step", [False, True], ids=["epoch", "step"])
+@pytest.mark.parametrize("answer", [np.bool_, torch.tensor], ids=["NumPy", "torch"])
+def test_a_true_of_numpy_or_torch_ends_training(task, ctx, answer, after_step):
+    trainer, loader = make_run(ctx, task.path)
+    says = Says(answer, after_step)
+    trainer.fit(loader, 5, [says])
+    assert says.epochs == ([0] if after_step else [0, 1])
+
+
+def test_what_is_no_truth_value_ends_nothing(task, ctx):
+    trainer, loader = make_run(ctx, task.path)
+    for answer in (lambda _: 1, lambda _: "yes", lambda _: torch.ones(()), lambda _: torch.ones(2, dtype=torch.bool)):
+        says = Says(answer, False)
+        trainer.fit(loader, loader.epoch + 2, [says])
+        assert len(says.epochs) == 2
+    assert trainer.run_epoch(loader, on_step=lambda batch: np.bool_(True)).steps == 1
 
 
 def test_all_are_closed_when_one_fails(task, ctx):

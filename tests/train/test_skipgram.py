@@ -451,7 +451,7 @@ def test_a_loss_that_is_no_number_ends_training(drawn, ctx):
 
 def test_training_ends_where_the_callback_says(drawn, ctx):
     _, loader, model = make(ctx, drawn.path)
-    assert [one.epoch for one in model.fit(loader, 5, lambda stats: stats.epoch == 1)] == [0, 1]
+    assert [one.epoch for one in model.fit(loader, 5, lambda stats: np.bool_(stats.epoch == 1))] == [0, 1]
     assert [one.epoch for one in model.fit(loader, 3)] == [2]
 
 
