@@ -12,6 +12,7 @@ they get.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -92,8 +93,8 @@ class EpochReport:
       stats: its loss and times, over all ranks.
       step: global steps done.
       is_last: no epoch comes after it.
-      figures: what else is known about it, by name, such as {"lr": 0.01, "val_acc": 0.7}; JSON values. Callbacks may
-        add to it; those after them in the list see it, the log files among them.
+      figures: what else is known about it, by name, such as {"lr": 0.01, "val_acc": 0.7}; JSON values, numbers may
+        be NumPy's or torch's. Callbacks may add to it; those after them in the list see it, the log files among them.
     """
 
     stats: EpochStats
@@ -208,9 +209,11 @@ class Callbacks:
         return self.stopped
 
     def after_epoch(self, report: EpochReport) -> None:
-        """Call every `on_epoch`."""
+        """Call every `on_epoch`. Raises ValueError: a figure that one has added is no JSON value."""
         for callback in self._all:
+            before = dict(report.figures)
             self.stopped |= checks.plain(callback.on_epoch(report)) is True
+            _make_plain(report.figures, before, callback)
 
     def end(self) -> None:
         """Call every `on_end`."""
@@ -253,3 +256,18 @@ class StepHook:
             stop = any_rank_stops(self._comm, stop)
         self._meter.hook_s += time.perf_counter() - begin_s
         return stop
+
+
+def _make_plain(figures: dict[str, Any], before: dict[str, Any], callback: Callback) -> None:
+    """Store `checks.plain` of what a callback has added; refuse what the files of figures cannot hold, naming it."""
+    for name, value in figures.items():
+        if name in before and before[name] is value:
+            continue
+        figures[name] = checks.plain(value)
+        try:
+            json.dumps({name: figures[name]})
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{type(callback).__name__}.on_epoch set report.figures[{name!r}] to what cannot be written as JSON "
+                f"({error}); set it to a number, text or a list."
+            ) from None

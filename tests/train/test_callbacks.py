@@ -152,6 +152,37 @@ def test_the_learning_rate_of_a_schedule_is_a_figure(task, ctx):
     assert [report.figures for report in recorder.reports] == [{"lr": 0.02}, {"lr": 0.01}]
 
 
+class Adds(Callback):
+    """Adds figures, the same objects every epoch."""
+
+    def __init__(self, **figures):
+        self.figures = figures
+
+    def on_epoch(self, report):
+        report.figures.update(self.figures)
+
+
+def test_figures_of_numpy_and_torch_are_numbers(task, ctx):
+    trainer, loader = make_run(ctx, task.path)
+    recorder = Recorder()
+    adds = Adds(
+        f1=np.float32(0.5), count=np.int64(3), acc=torch.tensor(0.25), best=np.bool_(True), by_class=[0.5, None]
+    )
+    trainer.fit(loader, 2, [adds, recorder])
+    expected = {"f1": 0.5, "count": 3, "acc": 0.25, "best": True, "by_class": [0.5, None]}
+    assert [json.loads(json.dumps(report.figures)) for report in recorder.reports] == [expected, expected]
+
+
+@pytest.mark.parametrize("value", [np.arange(3), torch.zeros(2), [np.float32(1)], {1, 2}], ids=type)
+def test_a_figure_that_is_no_json_is_refused_by_callback_and_name(task, ctx, value):
+    trainer, loader = make_run(ctx, task.path)
+    message = (
+        r"Adds.on_epoch set report.figures\['confusion'\] to what cannot be written as JSON \(Object of type .*number"
+    )
+    with pytest.raises(ValueError, match=message):
+        trainer.fit(loader, 2, [Adds(confusion=value)])
+
+
 class Rereader(Callback):
     """Iterates over the loader that is trained on."""
 
