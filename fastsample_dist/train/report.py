@@ -125,12 +125,13 @@ def epoch_line(stats: EpochStats, measured: Mapping[str, Any]) -> str:
     Args:
       stats: of the epoch.
       measured: by name, such as {"val_acc": 0.7}; empty where the epoch was not evaluated. "cache": its report;
-        "roles": see RoleFigures.
+        "roles": see RoleFigures. What is no number, such as a list, stands in the files alone.
     """
     measured = dict(measured)
     cache, roles = measured.pop("cache", None), measured.pop("roles", None)
-    names = {name: name.replace("val_acc", "val").replace("_", " ", 1) for name in measured}
-    found = "".join(f"  {names[name]} {value:.4f}" for name, value in measured.items())
+    numbers = {name: value for name, value in measured.items() if isinstance(value, int | float)}
+    names = {name: name.replace("val_acc", "val").replace("_", " ", 1) for name in numbers}
+    found = "".join(f"  {names[name]} {value:.4f}" for name, value in numbers.items())
     parts = {"sample": stats.sample_s, "fetch": stats.fetch_s, "compute": stats.compute_s}
     shown = ", ".join(f"{name} {seconds:.2f}" for name, seconds in (*parts.items(), ("gradients", stats.gradients_s)))
     hits = "" if cache is None else f"  cache hits {hit_rates(cache)}"

@@ -44,6 +44,13 @@ def test_the_table_and_the_line_of_an_epoch_show_who_trained_how_many_batches():
     assert line.startswith("loss 0.0000  val 0.5000  batches 12 11 13 | 4  0.00 s (")
 
 
+def test_the_line_of_an_epoch_shows_the_numbers_among_the_figures():
+    figures = {"recall": [0.5, 0.25], "kind": "warm-up", "by_class": {"a": 1.0}, "none": None, "f1": 0.5, "left": 3}
+    assert epoch_line(EpochTotals(num_seeds=1).stats(0), figures).startswith(
+        "loss 0.0000  f1 0.5000  left 3.0000  0.00 s"
+    )
+
+
 @pytest.mark.parametrize(
     ("roles", "line"),
     [
