@@ -132,7 +132,7 @@ def measure_step(args: argparse.Namespace) -> dict[str, Any]:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         whole_s.append(step(number))
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-        floors_s.append(floor.measure([shapes[number % NUM_BATCHES]], comm).floor_cpu_s)
+        floors_s.append(floor.measure([shapes[number % len(shapes)]], comm).floor_cpu_s)
         seconds: Counter[str] = Counter()
         with timed_parts(seconds):
             total_s = step(number)

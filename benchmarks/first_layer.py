@@ -59,9 +59,9 @@ def measure_dtypes(mfgs: list[MFG], num_nodes: int, pair: tuple[torch.dtype, tor
     sources = [mfg.src_nodes[mfg.indices.long()] for mfg in mfgs]
     times: list[tuple[float, float, float, float]] = []
     for step in range(steps + NUM_BATCHES):
-        mfg = mfgs[step % NUM_BATCHES]
-        expected, write_s, layer_s = written(table, places[step % NUM_BATCHES], mfg, dtype)
-        found, direct_s = direct(table, mfg, sources[step % NUM_BATCHES], dtype)
+        mfg = mfgs[step % len(mfgs)]
+        expected, write_s, layer_s = written(table, places[step % len(mfgs)], mfg, dtype)
+        found, direct_s = direct(table, mfg, sources[step % len(mfgs)], dtype)
         assert stored != dtype or torch.equal(found, expected), "the two ways differ"
         if step >= NUM_BATCHES:
             times.append((write_s, layer_s, write_s + layer_s, direct_s))
