@@ -178,7 +178,7 @@ def _column_sizes(columns: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
     """Fields of GraphSizes that columns among the arguments give."""
     found: dict[str, Any] = {}
     features, splits = columns["features"], columns["splits"] or {}
-    if getattr(features, "ndim", 0) == 2:
+    if getattr(features, "ndim", 0) == 2 and hasattr(features, "dtype"):  # not of pandas' DataFrame
         found |= {"feature_dim": features.shape[1], "feature_dtype": str(features.dtype).removeprefix("torch.")}
     if columns["labels"] is not None:
         found["has_labels"] = True

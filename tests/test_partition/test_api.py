@@ -34,6 +34,21 @@ def tensors(values: dict) -> dict:
     }
 
 
+class Frame:
+    """Rows and columns as pandas' DataFrame has them: without a type of all values."""
+
+    ndim = 2
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows, self.shape = rows, rows.shape
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self._rows
+
+
 def masks(splits: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {split: np.isin(np.arange(RAW.num_nodes), ids) for split, ids in splits.items()}
 
@@ -42,10 +57,11 @@ def masks(splits: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     "graph, columns",
     [
         (RAW.edge_index, COLUMNS),
+        (Frame(RAW.edge_index), {**COLUMNS, "features": Frame(RAW.features)}),
         (torch.from_numpy(RAW.edge_index), tensors(COLUMNS)),
         (RAW.edge_index, {**COLUMNS, "splits": masks(RAW.splits)}),
     ],
-    ids=["arrays", "tensors", "masks"],
+    ids=["arrays", "data frames", "tensors", "masks"],
 )
 def test_same_bytes_as_from_an_input_directory(graph, columns, wanted, tmp_path):
     quality = fsd.partition_graph(
