@@ -50,6 +50,7 @@ from fastsample_dist.pipeline.original_order import write_in_order
 from fastsample_dist.pipeline.walk_loader import WalkBatch, WalkLoader, check_same_nodes
 from fastsample_dist.train.finite import NonFiniteError
 from fastsample_dist.train.protocol import check_kind
+from fastsample_dist.train.stop import any_rank_stops
 
 IDS, ROWS, GRADIENTS = "embedding_ids", "embedding_rows", "embedding_gradients"  # the purposes of a step's exchanges
 METRICS, SAVING = "metrics", "embedding_file"
@@ -191,7 +192,7 @@ class SkipGram:
         Args:
           loader: of the walks; begins with `loader.epoch`.
           epochs: in all, those before `loader.epoch` included.
-          on_epoch: called after every epoch, on every rank; when it returns True, on all ranks, training ends.
+          on_epoch: called after every epoch, on every rank; when it returns True, on any of them, training ends on all.
           checkpoints: of this model and loader; saves on the way. Begun before, it has resumed both.
         Returns:
           What `run_epoch` returned, by epoch.
@@ -206,7 +207,8 @@ class SkipGram:
         for epoch in range(loader.epoch, epochs):
             loader.set_epoch(epoch)
             done.append(self.run_epoch(loader, checkpoints))
-            if on_epoch is not None and checks.plain(on_epoch(done[-1])) is True:
+            stop = on_epoch is not None and checks.plain(on_epoch(done[-1])) is True
+            if any_rank_stops(self.data.ctx.comm, stop):
                 break
         return done
 

@@ -352,6 +352,15 @@ def test_ranks_that_would_train_for_other_epochs_are_refused(drawn):
     assert run_distributed(2, other_epochs, args=(drawn.path,)) == [0, 0]
 
 
+def ended_by_one(ctx, path):
+    _, loader, model = make(ctx, path)
+    return len(model.fit(loader, 3, (lambda _: True) if ctx.rank == 1 else None))
+
+
+def test_one_ranks_callback_ends_training_on_all(drawn):
+    assert run_distributed(2, ended_by_one, args=(drawn.path,)) == [1, 1]
+
+
 def test_ranks_that_would_save_after_other_steps_are_refused(drawn, tmp_path):
     assert run_distributed(2, other_intervals, args=(drawn.path, tmp_path)) == [True, True]
 
