@@ -170,7 +170,7 @@ CASES = {
 
 
 @pytest.fixture
-def device(device):
+def device(cuda_device, device):  # cuda_device: pytest 8 would not see its parameters
     """As of conftest.py; skips on a GPU without what compiles for it."""
     if device.type == "cuda":
         pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra apps-cuda)")
