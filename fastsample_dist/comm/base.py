@@ -29,6 +29,7 @@ from fastsample_dist.comm.checks import check_counts, check_members, check_reduc
 from fastsample_dist.comm.counters import Counters
 from fastsample_dist.comm.deadline import DEFAULT_TIMEOUT_S, AstrayError, CollectiveError, Deadline
 from fastsample_dist.comm.membership import DEFAULT_MAX_MESSAGE_BYTES, Membership, group_note
+from fastsample_dist.comm.pickled import unpickle
 from fastsample_dist.comm.rows import RowPlan, Segments, Share, exchange_staged, num_rounds, parts
 from fastsample_dist.ops.bytes import byte_view
 
@@ -278,7 +279,7 @@ class Communicator(Membership):
             self._exchange_rounds(into, out, max(sizes), deadline)
         sent = payload.numel() if self.world_size > 1 else 0
         self._counters.add(purpose, sent, into.bytes_of_others(self.rank))
-        return [pickle.loads(piece.numpy().tobytes()) for piece in into.pieces()]
+        return [unpickle(piece.numpy().tobytes()) for piece in into.pieces()]
 
     def barrier(self, *, purpose: str = "barrier") -> None:
         """Return once every rank has arrived.

@@ -17,6 +17,7 @@ import torch
 from fastsample_dist.comm.context import DistContext
 from fastsample_dist.comm.environment import parse_environment
 from fastsample_dist.comm.mpi import load_mpi
+from fastsample_dist.comm.pickled import unpickle
 from fastsample_dist.testing.reports import CALL, Reporter
 
 
@@ -30,7 +31,7 @@ def run_rank(folder: Path, content: bytes) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     reporter = Reporter(folder, parse_environment(os.environ).rank)
     try:
-        call = pickle.loads(content)
+        call = unpickle(content)
         torch.set_num_threads(call.threads)
         with DistContext.from_env(timeout_s=call.timeout_s) as ctx:
             if call.verify_exchanges is not None:

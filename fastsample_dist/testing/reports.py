@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from fastsample_dist.comm.pickled import unpickle
 from fastsample_dist.files import complete_file
 
 LOCK, CALL, REPORTS = "lock", "call", "reports"
@@ -58,7 +59,7 @@ def read_reports(folder: Path, world_size: int) -> list[dict[str, Any]]:
     """What the ranks of a run have reported so far: by rank, the content of each kind of report."""
     files = [{kind: folder / REPORTS / f"{kind}-{rank}" for kind in KINDS} for rank in range(world_size)]
     return [
-        {kind: pickle.loads(file.read_bytes()) for kind, file in own.items() if file.exists()} for own in files
+        {kind: unpickle(file.read_bytes()) for kind, file in own.items() if file.exists()} for own in files
     ]  # fmt: skip
 
 

@@ -54,6 +54,23 @@ def report_pid(ctx, folder):
     hang_on_rank_1(ctx)
 
 
+def refuse_reading():
+    """torch.storage reads no tensor out of a pickle from now on; what writes one still names its function."""
+
+    def refuse(content):
+        raise AssertionError("torch.storage._load_from_bytes was called")
+
+    refuse.__module__, refuse.__qualname__ = "torch.storage", "_load_from_bytes"
+    torch.storage._load_from_bytes = refuse
+
+
+class RefuseReading:
+    """Calls refuse_reading where it is unpickled."""
+
+    def __reduce__(self):
+        return refuse_reading, ()
+
+
 def has_ended(pid: int) -> bool:
     """True when the process is gone; a killed one may take a while to be reaped."""
     try:
@@ -79,6 +96,19 @@ def test_closures_travel():
 def test_tensors_come_back():
     results = run_distributed(2, lambda ctx: torch.full((2,), ctx.rank, dtype=torch.bfloat16))
     assert torch.equal(results[1], torch.ones(2, dtype=torch.bfloat16))
+
+
+def test_tensors_travel_without_what_warns_of_them(monkeypatch):
+    """torch 2.4 and 2.5 print a FutureWarning of eight lines in every process where `torch.storage` reads one."""
+    monkeypatch.setattr(torch.storage, "_load_from_bytes", torch.storage._load_from_bytes)
+    refuse_reading()
+    results = run_distributed(
+        2,
+        lambda ctx, _, given: ctx.comm.all_gather_object(given + ctx.rank, purpose="objects"),
+        args=(RefuseReading(), torch.arange(2)),
+    )
+    for gathered in results:
+        assert [tensor.tolist() for tensor in gathered] == [[0, 1], [1, 2]]
 
 
 def test_ranks_see_the_present_environment(monkeypatch):
