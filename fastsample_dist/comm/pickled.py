@@ -6,8 +6,6 @@ import io
 import pickle
 from typing import Any
 
-import torch
-
 
 def unpickle(content: bytes) -> Any:
     """What pickle wrote. Tensors too, for which `pickle.loads` prints a warning of eight lines of torch 2.4 and 2.5."""
@@ -23,4 +21,6 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_storage(content: bytes) -> Any:
+    import torch  # reports of ranks can be read without it
+
     return torch.load(io.BytesIO(content), weights_only=False)
