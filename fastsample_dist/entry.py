@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from fastsample_dist.interrupts import raise_dropped_interrupts
+
 INTERRUPTED = 130  # exit status, as a shell reports it
 REPEAT_S = 2.0
 MODULES = {
@@ -54,6 +56,10 @@ class _CtrlC:
             self.print_line()
         os._exit(INTERRUPTED)
 
+    def forget(self) -> None:
+        """What was raised has been dropped: the next signal is the first."""
+        self._noted_s = None
+
     def print_line(self) -> None:
         """Report the interrupt."""
         os.write(2, f"{self._program}: interrupted.\n".encode())
@@ -83,6 +89,7 @@ def run(program: str) -> int:
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if usual:
         signal.signal(signal.SIGINT, handler)
+        raise_dropped_interrupts(handler.forget)
     ends = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ends:
         signal.signal(signal.SIGTERM, handler)

@@ -58,6 +58,31 @@ def test_an_error_that_comes_of_it_inside_an_import_is_not_seen(tmp_path):
     assert (ended.status, ended.err) == (130, ["fastsample-train: interrupted."])
 
 
+DROPPING = """
+import time
+
+class Dropping:
+    def __del__(self):
+        print("running", flush=True)
+        time.sleep(0.2)
+
+def main():
+    try:
+        while True:
+            Dropping()
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        return 130
+"""
+
+
+def test_an_interrupt_that_python_drops_comes_again(tmp_path):
+    """It comes inside of a __del__, whose exceptions Python prints and forgets."""
+    (tmp_path / "command.py").write_text(DROPPING)
+    ended = interrupt(["-c", START.format("")], "running", path=tmp_path)
+    assert (ended.status, ended.err) == (130, [])
+
+
 def test_a_closed_output_is_as_good_as_none(tmp_path):
     (tmp_path / "command.py").write_text(
         "import sys\n\ndef main():\n    print('x')\n    return 3 + sys.stdout.isatty()\n"

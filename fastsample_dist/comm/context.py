@@ -43,6 +43,7 @@ from fastsample_dist.device.choice import (
     computing,
     own_report,
 )
+from fastsample_dist.interrupts import raise_dropped_interrupts
 
 logger = logging.getLogger(__name__)
 Asked = tuple[str, DeviceReport | None]  # the device that a rank wants; what it has, unless that is the CPU
@@ -132,6 +133,7 @@ class DistContext:
         return _join_torch(cls, info, timeout_s, device)
 
     def __enter__(self) -> DistContext:
+        raise_dropped_interrupts()
         return self
 
     def __exit__(

@@ -73,6 +73,29 @@ def test_a_script_of_ones_own_says_one_line(tmp_path, ranks):
         assert (ended.status, len(ended.err)) == (-2, 1)
 
 
+DROPPING_SCRIPT = """
+import time
+from fastsample_dist import DistContext
+
+class Dropping:
+    def __del__(self):
+        print("running", flush=True)
+        time.sleep(0.2)
+
+with DistContext.from_env():
+    while True:
+        Dropping()
+        time.sleep(0.01)
+"""
+
+
+def test_an_interrupt_that_python_drops_ends_a_script_of_ones_own(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text(DROPPING_SCRIPT)
+    ended = interrupt([script], "running")
+    assert (ended.status, ended.err) == (-2, ["rank 0 was interrupted."])
+
+
 def test_a_rank_that_waits_for_the_others_to_join_says_one_line(tmp_path):
     script = tmp_path / "own.py"
     place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
