@@ -13,7 +13,8 @@ most `prefetch` batches; where another rank takes part no more, their collective
 thread is a daemon: it never keeps a process alive. An interrupt can come while it is being started or joined; it is
 then still at work when the interpreter ends, which would unwind it inside of torch and abort the process. So what is
 at work then is abandoned, and waited for up to EXIT_S; a batch that takes longer is left in the middle, once the call
-that it is in returns. For a GPU it works on a stream of its own (streams.py).
+that it is in returns. Nor may the thread be the last that holds the batches, and free them then: until it has been
+joined they are held here. For a GPU it works on a stream of its own (streams.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import atexit
 import ctypes
 import queue
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -197,6 +197,7 @@ class Prefetcher(Generic[Given, Made]):
         """
         if not self._stop(self._timeout_s):
             raise RuntimeError(f"the prefetch thread did not finish its batches within {self._timeout_s:g} s.")
+        _AT_WORK.discard(self)
 
     def abandon(self) -> bool:
         """End the thread after the batch under way, permitted or not; wait for up to EXIT_S.
@@ -244,7 +245,7 @@ class Prefetcher(Generic[Given, Made]):
             self._ended.set()
 
 
-_AT_WORK: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+_AT_WORK: set[Prefetcher] = set()  # and those whose `close` was interrupted
 
 
 @atexit.register

@@ -222,6 +222,51 @@ def test_a_call_that_takes_longer_than_its_batch_may_is_waited_for():
     assert (ended.returncode, ended.stderr) == (7, "")
 
 
+FREED_LATE = """
+import ctypes, os, signal, sys, threading, time, torch
+from fastsample_dist.pipeline import lookahead
+
+class Owner:
+    def __del__(self):
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            time.sleep(0.0001)  # without the interpreter's lock, as where the core frees its memory
+
+class LateEvent(threading.Event):
+    def set(self):
+        super().set()
+        time.sleep(0.3)
+
+class LatePrefetcher(lookahead.Prefetcher):
+    def _work(self):
+        self._ended = LateEvent()
+        super()._work()
+
+def make(number):
+    memory = (ctypes.c_char * 8)()
+    memory.owner = Owner()
+    return torch.frombuffer(memory, dtype=torch.int64)
+
+prefetcher = LatePrefetcher(make, range(2), 2, 60)
+while not prefetcher._ended.is_set():
+    time.sleep(0.01)
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    prefetcher.close()
+except KeyboardInterrupt:
+    pass
+del prefetcher
+time.sleep(0.5)
+sys.exit(7)
+"""
+
+
+def test_a_thread_whose_join_was_interrupted_frees_no_batch_while_the_interpreter_ends():
+    """It held them last, freed them on its way out, and aborted the process."""
+    ended = subprocess.run([sys.executable, "-c", FREED_LATE], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
 def test_a_thread_that_runs_only_after_it_was_abandoned_touches_nothing_of_torch(monkeypatch):
     """Ctrl-C came while it was being started; the interpreter that ended then aborted it inside of torch."""
     start, touched = threading.Thread.start, []
