@@ -15,7 +15,7 @@ MODULES = (
     "fastsample_dist",
     "!fastsample_dist\\.(bench|device|doctor|launch|ops|verify)",
     "!fastsample_dist\\.partition\\.(cli|external|methods|plan|progress|report|write)",
-    "!fastsample_dist\\.(command|entry|files|memory_sizes)",
+    "!fastsample_dist\\.(command|entry|files|interrupts|memory_sizes)",
     "!fastsample_dist\\.comm\\.mpi$",  # its annotations are those of mpi4py
 )
 PUBLIC_NAMES = ("fastsample_dist", "!fastsample_dist\\.")

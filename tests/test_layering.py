@@ -3,8 +3,8 @@
     csrc/core -> csrc/{cpu,cuda} -> ops, device -> graph, comm -> sampling, features -> pipeline -> train
       -> verify, doctor, bench, examples
 
-`files`, `memory_sizes`, `command` and `page` are below all of them, `entry` above. No module imports one that imports
-it, be it through others, inside a function or for types only.
+`files`, `memory_sizes`, `interrupts`, `command` and `page` are below all of them, `entry` above. No module imports one
+that imports it, be it through others, inside a function or for types only.
 
 Python imports are read from the syntax tree, those inside functions and `importlib.import_module("name")` included;
 C++ ones from the #include lines. `violations` and `find_circle` are the checkers, tested on made-up trees first.
@@ -30,6 +30,7 @@ PACKAGE = "fastsample_dist"
 LOWEST = {
     "files",
     "memory_sizes",
+    "interrupts",
     "command",
     "page",
     "progress",
