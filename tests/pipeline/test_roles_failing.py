@@ -99,9 +99,11 @@ def test_a_rank_that_fails_raises_its_error_and_the_others_say_who_and_where(fai
 
 
 def test_a_transform_that_fails_names_rank_and_step(failures):
-    kinds = {rank[what] for what in ["transform"] for rank in failures}
-    assert {kind for kind, _ in kinds} == {"RuntimeError", "RolesError"}
-    assert any(re.fullmatch(r"rank \d, step \d: transform returned None; .*", message) for _, message in kinds)
+    """Several ranks may come upon it before they hear of each other, on a busy machine all of them."""
+    own = [rank["transform"][1] for rank in failures if rank["transform"][0] == "RuntimeError"]
+    others = [rank["transform"] for rank in failures if rank["transform"][1] not in own]
+    assert own and all(re.fullmatch(r"rank \d, step \d: transform returned None; .*", message) for message in own)
+    assert all(kind == "RolesError" and "transform returned None" in message for kind, message in others)
 
 
 def test_after_a_failure_other_loaders_run_and_one_runs_again(failures):
