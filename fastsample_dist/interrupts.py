@@ -2,7 +2,7 @@
 
 A signal's handler runs between any two instructions of the main thread, also inside of a `__del__` or of a callback of
 weakref or gc. A KeyboardInterrupt raised there ends nothing: Python prints "Exception ignored in" and continues, and
-Ctrl-C is lost. Training frees tensors of the compiled core all the time, so that happens once in some thirty times.
+Ctrl-C is lost. Training frees tensors of the compiled core by a `__del__` all the time, so that is no rare event.
 """
 
 from __future__ import annotations
